@@ -1,0 +1,98 @@
+"""DenseNet-121 with the ImageNet or the CIFAR stem."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ._init import he_normal
+from ._registry import image_shape, register
+from .resnet import Stem, _resolve
+
+
+class _Layer(nn.Module):
+    """Batch norm, ReLU, 1x1 to 4k maps, batch norm, ReLU, 3x3 to k maps, appended to its input."""
+
+    def __init__(self, channels: int, growth: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv1 = nn.Conv2d(channels, 4 * growth, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(4 * growth)
+        self.conv2 = nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        new = self.conv1(F.relu(self.bn1(x)))
+        new = self.conv2(F.relu(self.bn2(new)))
+        return torch.cat((x, new), 1)
+
+
+class DenseNet(nn.Module):
+    """Dense blocks, transitions that halve maps and size, batch norm, ReLU, global average pool."""
+
+    def __init__(
+        self, channels: int, blocks: tuple[int, ...], *, growth: int, stem: Stem, final_relu: bool
+    ) -> None:
+        super().__init__()
+        if stem not in ("cifar", "imagenet"):
+            raise ValueError(f'stem is "auto", "cifar" or "imagenet", not {stem!r}')
+        maps = 2 * growth
+        layers: list[nn.Module] = []
+        if stem == "imagenet":
+            layers += [
+                nn.Conv2d(channels, maps, 7, stride=2, padding=3, bias=False),
+                nn.BatchNorm2d(maps),
+                nn.ReLU(),
+                nn.MaxPool2d(3, stride=2, padding=1),
+            ]
+        else:
+            layers.append(nn.Conv2d(channels, maps, 3, padding=1, bias=False))
+        for number, count in enumerate(blocks):
+            for _ in range(count):
+                layers.append(_Layer(maps, growth))
+                maps += growth
+            if number < len(blocks) - 1:
+                layers += [
+                    nn.BatchNorm2d(maps),
+                    nn.ReLU(),
+                    nn.Conv2d(maps, maps // 2, 1, bias=False),
+                    nn.AvgPool2d(2),
+                ]
+                maps //= 2
+        layers.append(nn.BatchNorm2d(maps))
+        if final_relu:
+            layers.append(nn.ReLU())
+        self.layers = nn.Sequential(*layers)
+        self.num_features = maps
+        he_normal(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.layers(x).mean((2, 3))  # (N, 1024)
+        return features
+
+
+@register(
+    "densenet121",
+    summary="DenseNet-121; stem by image size (CIFAR up to 64 pixels)",
+    paper="Huang, Liu, van der Maaten, Weinberger 2017; used by paper 003",
+    in_shape=(3, 224, 224),
+    num_classes=1000,
+    parameters=7978856,
+)
+def densenet121(
+    in_shape: tuple[int, ...], *, growth: int = 32, stem: Stem = "auto", final_relu: bool = True
+) -> DenseNet:
+    """Dense blocks of 6, 12, 24 and 16 layers.
+
+    Args:
+        in_shape: (channels, height, width).
+        growth: maps each layer adds.
+        stem: "imagenet" (7x7/2 and 3x3/2 max pool), "cifar" (3x3) or "auto" (CIFAR up to 64 pixels).
+        final_relu: whether the features pass a ReLU before the pool.
+
+    Example:
+        >>> densenet121((3, 32, 32), growth=4).num_features
+        128
+    """
+    channels, height, width = image_shape(in_shape, "densenet121", smallest=8)
+    return DenseNet(
+        channels, (6, 12, 24, 16), growth=growth, stem=_resolve(stem, height, width), final_relu=final_relu
+    )

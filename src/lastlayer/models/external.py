@@ -1,0 +1,177 @@
+"""Backbones from elsewhere: a user's factory, timm, transformers; and how their features are found.
+
+The convention, in this order:
+1. the model has `reset_classifier` and `num_features` (timm's protocol): `reset_classifier(0)` makes
+   `forward` return the pooled features;
+2. the model has an integer `num_features`: `forward` is taken to return the features;
+3. otherwise the last `nn.Linear` in module order is the classifier and is replaced by the identity.
+A batch of two zeros is then passed through: the output must be (2, num_features).
+"""
+
+import importlib
+import inspect
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+
+def from_factory(path: str, in_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:
+    """Call `package.module:factory` and make the model return features.
+
+    The factory is called with the options, and with `in_shape` where it has a parameter of that name; the
+    number of classes is never passed, since the head is separate.
+
+    Args:
+        path: "package.module:factory"; anything callable that gives an `nn.Module`.
+        in_shape: shape of one input.
+        options: keyword arguments of the factory.
+
+    Raises:
+        ValueError: the module or the name is not there, the result is no nn.Module, or no features are found.
+    """
+    module_name, _, name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"model {path!r}: module {error.name!r} cannot be imported; is its folder on PYTHONPATH?"
+        ) from error
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        raise ValueError(f"model {path!r}: module {module_name!r} has no callable {name!r}")
+    if "in_shape" in inspect.signature(factory).parameters:
+        options = {"in_shape": in_shape, **options}
+    model = factory(**options)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model {path!r}: the factory returned {type(model).__name__}, not a nn.Module")
+    return as_backbone(model, in_shape)
+
+
+def from_timm(name: str, in_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:
+    """Build `timm.create_model(name, num_classes=0, in_chans=channels, **options)`.
+
+    Raises:
+        ImportError: timm is not installed; the message names the extra.
+    """
+    timm = _import("timm", f"timm:{name}", "timm")
+    model = timm.create_model(name, num_classes=0, in_chans=in_shape[0], **options)
+    return as_backbone(model, in_shape)
+
+
+def from_transformers(name: str, in_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:
+    """Build a transformers encoder whose features are its pooled output, or else its first token.
+
+    Args:
+        name: a hub name or a folder.
+        in_shape: shape of one input, for the record: text is (length,), images (channels, height, width).
+        options: `pretrained` (default False) loads the weights, from safetensors only; the rest goes to
+            `from_pretrained` or to the configuration.
+
+    Raises:
+        ImportError: transformers is not installed; the message names the extra.
+    """
+    transformers = _import("transformers", f"hf:{name}", "hf")
+    options = dict(options)
+    if options.pop("pretrained", False):
+        # other weight files are pickles, and a pickle runs code
+        encoder = transformers.AutoModel.from_pretrained(name, use_safetensors=True, **options)
+    else:
+        encoder = transformers.AutoModel.from_config(transformers.AutoConfig.from_pretrained(name, **options))
+    return Encoder(encoder)
+
+
+def _import(package: str, asked: str, extra: str) -> ModuleType:
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise ImportError(
+            f"model {asked!r} needs {package}, which is not installed: pip install 'lastlayer[{extra}]'"
+        ) from error
+
+
+class Encoder(nn.Module):
+    """A transformers model that returns features: images as `pixel_values`, integers as `input_ids`."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        config: Any = encoder.config
+        width = getattr(config, "hidden_size", None) or config.hidden_sizes[-1]
+        self.num_features = int(width)
+
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        if x.is_floating_point():
+            output = self.encoder(pixel_values=x)
+        else:
+            output = self.encoder(input_ids=x, attention_mask=attention_mask)
+        pooled = getattr(output, "pooler_output", None)
+        features: Tensor = output.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
+        return features  # (N, d)
+
+
+def as_backbone(model: nn.Module, in_shape: tuple[int, ...]) -> nn.Module:
+    """Make a classifier return its features, by the convention of this module.
+
+    Args:
+        model: any module that takes a batch of inputs.
+        in_shape: shape of one input.
+
+    Returns:
+        The model itself, changed in place where its classifier was taken off, with `num_features`.
+
+    Raises:
+        ValueError: no features can be found, or the output is not (N, num_features).
+
+    Example:
+        >>> model = as_backbone(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), (4,))
+        >>> model.num_features, model(torch.zeros(2, 4)).shape
+        (8, torch.Size([2, 8]))
+    """
+    reset = getattr(model, "reset_classifier", None)
+    width = getattr(model, "num_features", None)
+    if callable(reset) and isinstance(width, int):
+        reset(0)
+        # some architectures end in a wider layer than num_features says
+        width = getattr(model, "head_hidden_size", width)
+    elif not isinstance(width, int):
+        width = _take_off_classifier(model)
+    model.num_features = cast(Any, width)  # nn.Module declares its attributes as tensors and modules
+    found = _output_shape(model, in_shape)
+    if found != (2, width):
+        raise ValueError(
+            f"the model returns {found} for 2 inputs of shape {tuple(in_shape)}; features (2, {width})"
+            " were expected: give the model an integer `num_features` and let forward return that many"
+        )
+    return model
+
+
+def _take_off_classifier(model: nn.Module) -> int:
+    linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if not linears or not linears[-1][0]:
+        raise ValueError(
+            "the model has neither `num_features` nor a final nn.Linear inside it: give it an integer "
+            "`num_features` and let forward return the features"
+        )
+    name, classifier = linears[-1]
+    parent, _, leaf = name.rpartition(".")
+    setattr(model.get_submodule(parent), leaf, nn.Identity())
+    return classifier.in_features
+
+
+def _output_shape(model: nn.Module, in_shape: tuple[int, ...]) -> tuple[int, ...]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        parameter = next(model.parameters(), torch.zeros(()))
+        with torch.no_grad():
+            output = model(torch.zeros(2, *in_shape, dtype=parameter.dtype, device=parameter.device))
+    finally:
+        for module, training in modes:
+            module.training = training
+    if not isinstance(output, Tensor):
+        raise ValueError(f"the model returns {type(output).__name__}, not a tensor of features (N, d)")
+    return tuple(output.shape)

@@ -1,0 +1,169 @@
+"""Multi-layer perceptrons of papers 002 and 004, and the identity for given features."""
+
+import math
+from typing import Literal
+
+from torch import Tensor, nn
+
+from ._registry import register
+
+BatchNorm = Literal["none", "all", "last"]
+
+
+class Identity(nn.Module):
+    """Inputs are the features: flattened, nothing learned."""
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.num_features = num_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1)  # (N, d)
+
+
+class MLP(nn.Module):
+    """Linear layers with ReLU; the features are the last activation.
+
+    Each layer is linear, then batch norm where asked, then ReLU; `batch_norm="last"` instead puts a single
+    batch norm after the last ReLU, where paper 004 has it.
+
+    Args:
+        in_features: width of the flattened input.
+        widths: width of every hidden layer, at least one.
+        bias: whether the linear layers have a bias.
+        batch_norm: "none", "all" (after every linear layer) or "last" (once, after the last ReLU).
+    """
+
+    def __init__(
+        self, in_features: int, widths: tuple[int, ...], *, bias: bool = True, batch_norm: BatchNorm = "none"
+    ) -> None:
+        super().__init__()
+        if not widths or min(widths) < 1:
+            raise ValueError(f"an MLP needs at least one hidden layer of positive width, not widths={widths}")
+        if batch_norm not in ("none", "all", "last"):
+            raise ValueError(f'batch_norm is "none", "all" or "last", not {batch_norm!r}')
+        layers: list[nn.Module] = []
+        for width in widths:
+            layers.append(nn.Linear(in_features, width, bias=bias))
+            if batch_norm == "all":
+                layers.append(nn.BatchNorm1d(width))
+            layers.append(nn.ReLU())
+            in_features = width
+        if batch_norm == "last":
+            layers.append(nn.BatchNorm1d(in_features))
+        self.layers = nn.Sequential(*layers)
+        self.num_features = in_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.layers(x.flatten(1))  # (N, d)
+        return features
+
+
+@register(
+    "identity",
+    summary="the inputs are the features (embeddings)",
+    paper="none",
+    in_shape=(64,),
+    num_classes=10,
+    parameters=650,
+)
+def identity(in_shape: tuple[int, ...]) -> Identity:
+    """Backbone that hands its flattened input on, for features made elsewhere.
+
+    Args:
+        in_shape: shape of one input.
+
+    Example:
+        >>> identity((5,)).num_features
+        5
+    """
+    return Identity(math.prod(in_shape))
+
+
+@register(
+    "mlp",
+    summary="perceptron with depth and width of your choice",
+    paper="none",
+    in_shape=(1, 8, 8),
+    num_classes=10,
+    parameters=85002,
+)
+def mlp(
+    in_shape: tuple[int, ...],
+    *,
+    width: int = 256,
+    depth: int = 2,
+    bias: bool = True,
+    batch_norm: BatchNorm = "none",
+) -> MLP:
+    """Perceptron of `depth` hidden layers of equal `width`.
+
+    Args:
+        in_shape: shape of one input; it is flattened.
+        width: units of each hidden layer.
+        depth: hidden layers, at least one.
+        bias: whether the linear layers have a bias.
+        batch_norm: "none", "all" (between linear and ReLU) or "last" (once, after the last ReLU).
+
+    Example:
+        >>> mlp((1, 8, 8), width=32).num_features
+        32
+    """
+    return MLP(math.prod(in_shape), (width,) * depth, bias=bias, batch_norm=batch_norm)
+
+
+@register(
+    "mlp500",
+    summary="500-500 with batch norm, the MNIST network of paper 002",
+    paper="Keren, Sabato, Schuller 2018 (002), section 6",
+    in_shape=(1, 28, 28),
+    num_classes=10,
+    parameters=650010,
+)
+def mlp500(in_shape: tuple[int, ...]) -> MLP:
+    """Two hidden layers of 500 units, each linear, batch norm, ReLU (paper 002, MNIST).
+
+    Example:
+        >>> mlp500((1, 28, 28)).num_features
+        500
+    """
+    return MLP(math.prod(in_shape), (500, 500), batch_norm="all")
+
+
+@register(
+    "mlp4",
+    summary="four linear layers with the head, no biases (paper 004)",
+    paper="Pan, Cao 2023 (004), section 3",
+    in_shape=(16,),
+    num_classes=4,
+    parameters=136196,
+)
+def mlp4(in_shape: tuple[int, ...], *, width: int = 256, batch_norm: BatchNorm = "none") -> MLP:
+    """The four-layer perceptron of paper 004: three hidden layers without biases, then the head.
+
+    The paper does not state the width. For its batch norm before the last layer use `BatchNormHead`, which
+    has no shift, or `batch_norm="last"` for torch's batch norm with a shift.
+
+    Example:
+        >>> mlp4((16,)).num_features
+        256
+    """
+    return MLP(math.prod(in_shape), (width,) * 3, bias=False, batch_norm=batch_norm)
+
+
+@register(
+    "mlp6",
+    summary="six linear layers with the head, no biases (paper 004)",
+    paper="Pan, Cao 2023 (004), section 3",
+    in_shape=(16,),
+    num_classes=4,
+    parameters=267268,
+)
+def mlp6(in_shape: tuple[int, ...], *, width: int = 256, batch_norm: BatchNorm = "none") -> MLP:
+    """The six-layer perceptron of paper 004: five hidden layers without biases, then the head (see `mlp4`).
+
+    Example:
+        >>> mlp6((16,)).num_features
+        256
+    """
+    return MLP(math.prod(in_shape), (width,) * 5, bias=False, batch_norm=batch_norm)

@@ -1,0 +1,74 @@
+"""VGG-11 and VGG-19 with and without batch norm."""
+
+from torch import Tensor, nn
+
+from ._registry import image_shape, register
+
+_MAPS: dict[int, tuple[tuple[int, ...], ...]] = {
+    11: ((64,), (128,), (256, 256), (512, 512), (512, 512)),
+    19: ((64, 64), (128, 128), (256,) * 4, (512,) * 4, (512,) * 4),
+}
+
+
+class VGG(nn.Module):
+    """Five stages of 3x3 convolutions, each ended by a 2x2 max pool.
+
+    With `hidden=0` a global average pool gives 512 features, which for 32x32 images is the last map itself.
+    With `hidden` > 0 the original's classifier follows: average pool to 7x7, two dense layers of `hidden`
+    units with ReLU and drop-out, and the features have `hidden` entries.
+    """
+
+    def __init__(self, channels: int, depth: int, *, batch_norm: bool, hidden: int, dropout: float) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for stage in _MAPS[depth]:
+            for maps in stage:
+                layers.append(nn.Conv2d(channels, maps, 3, padding=1))
+                if batch_norm:
+                    layers.append(nn.BatchNorm2d(maps))
+                layers.append(nn.ReLU())
+                channels = maps
+            layers.append(nn.MaxPool2d(2))
+        layers += [nn.AdaptiveAvgPool2d(7 if hidden else 1), nn.Flatten()]
+        if hidden:
+            layers += [nn.Linear(channels * 49, hidden), nn.ReLU(), nn.Dropout(dropout)]
+            layers += [nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(dropout)]
+        self.layers = nn.Sequential(*layers)
+        self.num_features = hidden or channels
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, 0.0, 0.01)
+            if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.layers(x)  # (N, 512 or hidden)
+        return features
+
+
+def _register(depth: int, batch_norm: bool, parameters: int) -> None:
+    name = f"vgg{depth}_bn" if batch_norm else f"vgg{depth}"
+
+    def factory(in_shape: tuple[int, ...], *, hidden: int = 0, dropout: float = 0.5) -> VGG:
+        channels = image_shape(in_shape, name, smallest=32)[0]
+        return VGG(channels, depth, batch_norm=batch_norm, hidden=hidden, dropout=dropout)
+
+    register(
+        name,
+        summary=f"VGG-{depth} with{'' if batch_norm else 'out'} batch norm (hidden=4096: as published)",
+        paper="Simonyan, Zisserman 2015; used by paper 004",
+        in_shape=(3, 32, 32),
+        num_classes=10,
+        parameters=parameters,
+    )(factory)
+
+
+for _depth, _norm, _parameters in (
+    (11, False, 9225610),
+    (11, True, 9231114),
+    (19, False, 20029514),
+    (19, True, 20040522),
+):
+    _register(_depth, _norm, _parameters)

@@ -1,0 +1,176 @@
+"""Models from elsewhere: how features are found, and what is said when a package is missing."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lastlayer import models
+
+
+class TimmLike(nn.Module):
+    """What timm's models look like from outside."""
+
+    def __init__(self, num_classes: int, in_chans: int, pretrained: bool = False) -> None:
+        super().__init__()
+        self.num_features = 6
+        self.pretrained = pretrained
+        self.stem = nn.Conv2d(in_chans, 6, 1)
+        self.reset_classifier(num_classes)
+
+    def reset_classifier(self, num_classes: int) -> None:
+        self.fc = nn.Linear(6, num_classes) if num_classes else nn.Identity()
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        return self.stem(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.forward_features(x).mean((2, 3)))
+
+
+class Featured(nn.Module):
+    def __init__(self, in_shape: tuple[int, ...], width: int = 4) -> None:
+        super().__init__()
+        self.num_features = width
+        self.linear = nn.Linear(in_shape[0], width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x)
+
+
+def classifier(hidden: int = 5) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(3, hidden), nn.Dropout(0.5), nn.Sequential(nn.ReLU(), nn.Linear(hidden, 10))
+    )
+
+
+@pytest.fixture
+def zoo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = ModuleType("fake_zoo")
+    module.classifier = classifier
+    module.Featured = Featured
+    module.timm_like = lambda: TimmLike(10, 3)
+    module.liar = lambda: _with(classifier(), num_features=7)
+    module.not_a_model = lambda: 3
+    module.convolution = lambda: nn.Conv2d(3, 4, 1)
+    module.several = lambda: Several()
+    monkeypatch.setitem(sys.modules, "fake_zoo", module)
+    return module
+
+
+class Several(Featured):
+    def __init__(self) -> None:
+        super().__init__((3,))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return x, x
+
+
+def _with(model: nn.Module, num_features: int) -> nn.Module:
+    model.num_features = num_features
+    return model
+
+
+def test_last_linear_is_taken_off(zoo: ModuleType) -> None:
+    model = models.create("fake_zoo:classifier", (3,), hidden=7)
+    assert model.num_features == 7
+    assert model.training
+    model.eval()
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(model(x), model[0](x).clamp(min=0))
+
+
+def test_num_features_is_trusted_and_in_shape_is_passed(zoo: ModuleType) -> None:
+    model = models.create("fake_zoo:Featured", (9,), width=2)
+    assert model.num_features == 2
+    assert isinstance(model.linear, nn.Linear)
+    assert model(torch.zeros(3, 9)).shape == (3, 2)
+
+
+def test_timm_protocol_comes_first(zoo: ModuleType) -> None:
+    model = models.create("fake_zoo:timm_like", (3, 4, 4))
+    assert isinstance(model.fc, nn.Identity)
+    assert model(torch.zeros(2, 3, 4, 4)).shape == (2, 6)
+
+
+@pytest.mark.parametrize(
+    ("path", "in_shape", "message"),
+    [
+        ("fake_zoo:liar", (3,), r"returns \(2, 10\).*features \(2, 7\)"),
+        ("fake_zoo:not_a_model", (3,), "returned int"),
+        ("fake_zoo:convolution", (3, 2, 2), "neither `num_features` nor"),
+        ("fake_zoo:several", (3,), "returns tuple, not a tensor"),
+        ("fake_zoo:missing", (3,), "no callable 'missing'"),
+        ("no_such_package.zoo:net", (3,), "'no_such_package' cannot be imported"),
+    ],
+)
+def test_errors_say_what_is_wrong(
+    zoo: ModuleType, path: str, in_shape: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        models.create(path, in_shape)
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"), [("timm:x", "timm", "timm"), ("hf:x", "transformers", "hf")]
+)
+def test_missing_package_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, name: str, package: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"needs {package}.*lastlayer\[{extra}\]"):
+        models.create(name, (3, 8, 8))
+
+
+def test_timm_is_called_without_a_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create_model(name: str, **options: object) -> nn.Module:
+        assert name == "net"
+        return TimmLike(**options)  # type: ignore[arg-type]
+
+    monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=create_model))
+    model = models.create("timm:net", (1, 8, 8), pretrained=True)
+    assert model.pretrained is True
+    assert model(torch.zeros(2, 1, 8, 8)).shape == (2, 6)
+
+
+class FakeEncoder(nn.Module):
+    def __init__(self, pooled: bool) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(hidden_size=4)
+        self.embedding = nn.Embedding(10, 4)
+        self.pooled = pooled
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+    ) -> SimpleNamespace:
+        hidden = pixel_values if input_ids is None else self.embedding(input_ids)
+        assert hidden is not None
+        return SimpleNamespace(
+            last_hidden_state=hidden, pooler_output=hidden.mean(1) if self.pooled else None
+        )
+
+
+@pytest.mark.parametrize("pretrained", [True, False])
+def test_transformers_features(monkeypatch: pytest.MonkeyPatch, pretrained: bool) -> None:
+    def from_pretrained(name: str, **options: object) -> nn.Module:
+        assert options == {"use_safetensors": True}
+        return FakeEncoder(pooled=True)
+
+    fake = SimpleNamespace(
+        AutoModel=SimpleNamespace(
+            from_pretrained=from_pretrained, from_config=lambda config: FakeEncoder(pooled=False)
+        ),
+        AutoConfig=SimpleNamespace(from_pretrained=lambda name: "config"),
+    )
+    monkeypatch.setitem(sys.modules, "transformers", fake)
+    model = models.create("hf:some/encoder", (5,), pretrained=pretrained)
+    assert model.num_features == 4
+    tokens = torch.randint(0, 10, (2, 5))
+    embedded = model.encoder.embedding(tokens)
+    torch.testing.assert_close(model(tokens), embedded.mean(1) if pretrained else embedded[:, 0])
+    assert model(torch.zeros(2, 5, 4)).shape == (2, 4)
