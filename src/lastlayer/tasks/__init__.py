@@ -1,1 +1,57 @@
-"""."""
+"""What the logits are good for: classification, single logits, open sets, long tails, calibration.
+
+Every measure is a pure function of tensors. Scores are compared in their own dtype, counts are integers, and
+values come back as float64 scalars on the device of their input; nothing is differentiated. Labels may have
+any integer dtype.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from lastlayer.tasks.accuracies import LongTail, accuracy, long_tail, long_tail_counts, unbiased_accuracy
+from lastlayer.tasks.conditions import CriticalConditions, collapsed, critical_conditions
+from lastlayer.tasks.confidence import Calibration, calibration
+from lastlayer.tasks.openset import OpenSet, open_set
+from lastlayer.tasks.separation import (
+    LogitSeparation,
+    LogPartition,
+    log_partition,
+    logit_difference,
+    logit_separation,
+)
+from lastlayer.tasks.single import SingleLogit, single_logit
+
+if TYPE_CHECKING:
+    from lastlayer.tasks.metrics import OpenSetMetrics, SingleLogitMetrics
+
+__all__ = [
+    "Calibration",
+    "CriticalConditions",
+    "LogPartition",
+    "LogitSeparation",
+    "LongTail",
+    "OpenSet",
+    "OpenSetMetrics",
+    "SingleLogit",
+    "SingleLogitMetrics",
+    "accuracy",
+    "calibration",
+    "collapsed",
+    "critical_conditions",
+    "log_partition",
+    "logit_difference",
+    "logit_separation",
+    "long_tail",
+    "long_tail_counts",
+    "open_set",
+    "single_logit",
+    "unbiased_accuracy",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # The metric classes need torchmetrics, which is slow to import and which the functions do without.
+    if name in ("OpenSetMetrics", "SingleLogitMetrics"):
+        from lastlayer.tasks import metrics
+
+        return getattr(metrics, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,98 @@
+"""What every measure asks of its inputs, and how large matrices are walked.
+
+Tests: tests/tasks/test_inputs.py.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Logits: TypeAlias = Tensor | Callable[[], Iterable[Tensor]]
+"""An (N, K) tensor, or a function without arguments that yields it as column blocks (N, b) in class order."""
+
+
+def check_labels(target: Tensor, samples: int, device: torch.device) -> Tensor:
+    """Labels as int64 on `device`; their range is the caller's to check, since that waits for a GPU."""
+    if not isinstance(target, Tensor):
+        raise TypeError(f"target must be a tensor of class indices, got {type(target).__name__}")
+    if target.dtype == torch.bool or target.is_floating_point() or target.is_complex():
+        raise TypeError(
+            f"target must hold class indices in an integer dtype, got {target.dtype}; "
+            "class probabilities have no ranking: pass probabilities.argmax(dim=1)"
+        )
+    if target.shape != (samples,):
+        raise ValueError(f"target must have shape ({samples},), one label a row, got {tuple(target.shape)}")
+    return target.to(device=device, dtype=torch.int64)
+
+
+def check_range(target: Tensor, num_classes: int) -> None:
+    """Refuses labels outside 0..num_classes-1, ignore_index among them: unlabelled rows have no measure."""
+    low, high = (int(v) for v in torch.aminmax(target))
+    if low < 0 or high >= num_classes:
+        raise ValueError(
+            f"target must lie in 0..{num_classes - 1} for {num_classes} classes, got {low}..{high}; "
+            "drop unlabelled rows before measuring"
+        )
+
+
+def check_matrix(values: Tensor, name: str) -> Tensor:
+    """A non-empty (N, K) tensor of floating dtype."""
+    if not isinstance(values, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(values).__name__}")
+    if not values.is_floating_point():
+        raise TypeError(f"{name} must have a floating dtype, got {values.dtype}")
+    if values.dim() != 2:
+        raise ValueError(
+            f"{name} must have shape (samples, classes), got {tuple(values.shape)}; "
+            "flatten other dimensions into the samples"
+        )
+    if values.numel() == 0:
+        raise ValueError(f"{name} is empty, shape {tuple(values.shape)}: there is nothing to measure")
+    return values.detach()
+
+
+def check_pair(values: Tensor, target: Tensor, name: str = "logits") -> tuple[Tensor, Tensor]:
+    """A checked matrix and its labels, range included."""
+    values = check_matrix(values, name)
+    target = check_labels(target, values.shape[0], values.device)
+    check_range(target, values.shape[1])
+    return values, target
+
+
+def refuse_nan(values: Tensor, name: str) -> None:
+    """Refuses NaN, which no ranking can place; amax carries it through at a fraction of isnan().any()."""
+    if values.numel() and bool(values.amax().isnan()):
+        raise ValueError(f"{name} contain NaN, which no ranking can place")
+
+
+def comparable(values: Tensor) -> Tensor:
+    """Scores in a dtype every kernel knows: half precision widens to float32, which keeps order and ties."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def column_blocks(logits: Logits, name: str = "logits") -> Iterator[Tensor]:
+    """The (N, b) column blocks of logits, in class order; a tensor is one block."""
+    if isinstance(logits, Tensor) or not callable(logits):
+        yield check_matrix(logits, name)
+        return
+    samples = None
+    for block in logits():
+        checked = check_matrix(block, f"a block of {name}")
+        if samples is not None and checked.shape[0] != samples:
+            raise ValueError(
+                f"every block of {name} must have the same {samples} rows, got {checked.shape[0]}; "
+                "blocks are columns (classes), not batches of samples"
+            )
+        samples = checked.shape[0]
+        yield checked
+    if samples is None:
+        raise ValueError(f"{name}() yielded no block: there is nothing to measure")
+
+
+def row_blocks(values: Tensor, elements: int = 1 << 22) -> Iterator[slice]:
+    """Slices of rows of about `elements` entries, so that a float64 copy of one stays small."""
+    rows = max(1, elements // values.shape[1])
+    for start in range(0, values.shape[0], rows):
+        yield slice(start, min(start + rows, values.shape[0]))

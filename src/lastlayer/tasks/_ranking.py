@@ -1,0 +1,183 @@
+"""The one ranking core: how many scores reach a threshold, for many rankings at once, ties exact.
+
+Average precision, precision at recall, AUROC, OSCR and violated pairs are all integer counts of `score >=
+threshold` or `score > threshold`; only the last division is floating point. Scores are compared in their own
+dtype, never transformed. Tests: tests/tasks/test_ranking.py; speed: benchmarks/ranking.py.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lastlayer.tasks._inputs import comparable, refuse_nan
+
+_BUCKETS_PER_QUERY = 32
+_BLOCK_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 24}  # on a CPU, more than this leaves the cache
+_TILE_ROWS = 2048  # a taller tile of a wide matrix leaves the cache before its cache lines are used up
+
+
+class Ranks(NamedTuple):
+    """Every positive as a threshold, sorted by class, then by score ascending. Ties share their counts."""
+
+    row: Tensor  # (Q,) which class, as an offset in the block
+    true: Tensor  # (Q,) positives of the class with at least this score
+    all: Tensor  # (Q,) samples with at least this score
+
+
+def block_elements(device: torch.device) -> int:
+    """How many scores are worked on at a time."""
+    return _BLOCK_ELEMENTS.get(device.type, _BLOCK_ELEMENTS["cpu"])
+
+
+def count_at_least(rows: Tensor, queries: Tensor, start: Tensor) -> Tensor:
+    """For every query, how many entries of its row are greater or equal. Exact, in O(entries + queries).
+
+    Sorting whole rows, or searching the queries for every entry, is bound by mispredicted branches. Instead
+    entries and queries drop into equal-width buckets between a row's smallest and largest query. Subtract,
+    multiply and truncate are each monotone in floating point, so an entry in a higher bucket than a query is
+    greater, in a lower one smaller; only entries that share a bucket with a query, a few percent, are
+    compared with it. A poor spread costs time, never truth.
+
+    Args:
+        rows: (B, N) contiguous, float32 or float64, no NaN.
+        queries: (Q,) of the same dtype, ascending within each row's share.
+        start: (B+1,) row b owns queries[start[b]:start[b+1]], at least one.
+
+    Returns:
+        (Q,) int64 counts.
+    """
+    num_rows, length = rows.shape
+    limits = torch.finfo(rows.dtype)
+    per_row = start.diff()
+    # Bucket numbers above 2^23 would not be exact in float32.
+    buckets = min(_BUCKETS_PER_QUERY * int(per_row.max()), max(length, 64), 1 << 23)
+    low = queries[start[:-1]].clamp(limits.min, limits.max)  # (B,)
+    high = queries[start[1:] - 1].clamp(limits.min, limits.max)
+    # Halves, because high - low can overflow; a finite scale, because 0 * inf is NaN.
+    scale = (0.5 * buckets / (0.5 * high - 0.5 * low)).clamp(max=limits.max)
+    width = buckets + 3  # one below every query, one for the rounding of the largest, one above every query
+    offset = torch.arange(num_rows, device=rows.device, dtype=torch.int32) * width
+
+    def bucket(values: Tensor, low: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+        position = (values - low).mul_(scale).add_(1).clamp_(0, buckets + 2)
+        return position.to(torch.int32).add_(offset)
+
+    row = torch.repeat_interleave(per_row)  # (Q,)
+    entry_bucket = bucket(rows, low[:, None], scale[:, None], offset[:, None]).view(-1)  # (B*N,)
+    query_bucket = bucket(queries, low[row], scale[row], offset[row])  # (Q,)
+
+    reached = torch.bincount(entry_bucket, minlength=num_rows * width).view(num_rows, width).cumsum(1)
+    higher = length - reached.view(-1)[query_bucket]  # (Q,) entries in higher buckets
+
+    inside = torch.bincount(query_bucket, minlength=num_rows * width)  # queries in each bucket
+    close = (inside > 0).index_select(0, entry_bucket).nonzero().squeeze(1)  # entries to compare one by one
+    values, close_bucket = rows.view(-1)[close], entry_bucket[close]
+    upper = inside.cumsum(0)[close_bucket]
+    first = upper - inside[close_bucket]
+    # An entry reaches the queries first..found-1 of its bucket: bisection for all entries together.
+    found, last = first, queries.numel() - 1
+    for _ in range(int(inside.max()).bit_length()):
+        middle = (found + upper) >> 1
+        open_ = found < upper
+        reaches = queries[middle.clamp(max=last)] <= values
+        found = torch.where(open_ & reaches, middle + 1, found)
+        upper = torch.where(open_ & ~reaches, middle, upper)
+    steps = torch.bincount(first, minlength=last + 2) - torch.bincount(found, minlength=last + 2)
+    return higher + steps.cumsum(0)[:-1]
+
+
+def rank_positives(columns: Tensor, target: Tensor) -> Ranks:
+    """Ranks the positives of every class of a block against all samples.
+
+    Args:
+        columns: (N, B) scores of B classes, no NaN.
+        target: (N,) the row's class as an offset in the block; other values belong to no class of the block.
+
+    Returns:
+        Ranks over the Q rows whose target lies in the block.
+    """
+    chosen = ((target >= 0) & (target < columns.shape[1])).nonzero().squeeze(1)
+    row = target[chosen]
+    score = comparable(columns[chosen, row])
+    order = score.argsort(stable=True)
+    order = order[row[order].argsort(stable=True)]
+    row, score = row[order], score[order]  # (Q,)
+    if row.numel() == 0:
+        return Ranks(row, row, row)
+
+    present, dense, count = torch.unique_consecutive(row, return_inverse=True, return_counts=True)
+    end = count.cumsum(0)
+    start = torch.cat([end.new_zeros(1), end])
+    reached = count_at_least(_as_rows(columns, present), score, start)
+
+    index = torch.arange(row.numel(), device=row.device)
+    fresh = torch.ones_like(row, dtype=torch.bool)
+    fresh[1:] = (score[1:] != score[:-1]) | (row[1:] != row[:-1])
+    first_of_tie = torch.where(fresh, index, 0).cummax(0).values
+    return Ranks(row, end[dense] - first_of_tie, reached)
+
+
+def ranked_blocks(block: Tensor, target: Tensor) -> Iterator[tuple[Ranks, int]]:
+    """Walks an (N, B) block in narrower ones that bound the memory; yields their ranks and widths."""
+    step = max(1, block_elements(block.device) // block.shape[0])
+    for first in range(0, block.shape[1], step):
+        columns = block[:, first : first + step]
+        refuse_nan(columns, "logits")
+        yield rank_positives(columns, target - first), columns.shape[1]
+
+
+def average_precision(ranks: Ranks, num_classes: int) -> Tensor:
+    """(K,) float64: mean over a class's positives of the precision at its score; NaN without positives."""
+    total = torch.zeros(num_classes, dtype=torch.float64, device=ranks.row.device)
+    total.index_add_(0, ranks.row, ranks.true.double() / ranks.all)
+    return total / torch.bincount(ranks.row, minlength=num_classes)
+
+
+def precision_at_recall(ranks: Ranks, num_classes: int, recall: float) -> Tensor:
+    """(K,) float64: best precision of the thresholds with this recall or more; NaN without positives."""
+    positives = torch.bincount(ranks.row, minlength=num_classes)
+    allowed = ranks.true >= true_positives_needed(positives, recall)[ranks.row]
+    precision = torch.where(allowed, ranks.true.double() / ranks.all, 0.0)
+    best = torch.full((num_classes,), torch.nan, dtype=torch.float64, device=ranks.row.device)
+    return best.scatter_reduce_(0, ranks.row, precision, "amax", include_self=False)
+
+
+def true_positives_needed(positives: Tensor, recall: float) -> Tensor:
+    """The smallest count with count / positives >= recall, at least 1.
+
+    0.55 * 100 is 55.00000000000001 in floating point and its ceiling 56, so the product is lowered by a
+    relative 1e-12 first.
+    """
+    return (positives.double() * (recall * (1 - 1e-12))).ceil().clamp(min=1).long()
+
+
+def check_recalls(recalls: Sequence[float]) -> tuple[float, ...]:
+    """Recalls in (0, 1], in the order given."""
+    for recall in recalls:
+        if not 0 < recall <= 1:
+            raise ValueError(f"recalls must lie in (0, 1], got {recall}")
+    return tuple(recalls)
+
+
+def pairs_won(scores: Tensor, others: Tensor) -> int:
+    """Twice the number of pairs with score > other, plus the number of ties: exact in any order."""
+    dtype = torch.promote_types(comparable(scores).dtype, comparable(others).dtype)
+    scores, others = scores.to(dtype), others.to(dtype).sort().values
+    below = torch.searchsorted(others, scores)
+    below_or_equal = torch.searchsorted(others, scores, right=True)
+    return int((below + below_or_equal).sum())
+
+
+def _as_rows(columns: Tensor, keep: Tensor) -> Tensor:
+    """The kept columns as contiguous rows, in a dtype to compare in."""
+    if keep.numel() < columns.shape[1]:
+        columns = columns[:, keep]
+    dtype = comparable(columns[:0]).dtype
+    if columns.device.type != "cpu":
+        return columns.T.to(dtype).contiguous()
+    rows = torch.empty(columns.shape[1], columns.shape[0], dtype=dtype)
+    for start in range(0, columns.shape[0], _TILE_ROWS):
+        rows[:, start : start + _TILE_ROWS] = columns[start : start + _TILE_ROWS].T
+    return rows

@@ -1,0 +1,173 @@
+"""Accuracy, with the bias and without, and on long-tailed data. Tests: tests/tasks/test_accuracies.py."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lastlayer.tasks._inputs import check_labels, check_matrix, check_pair, check_range
+
+
+@dataclass(frozen=True)
+class LongTail:
+    """Mean class accuracy by training samples of the class; NaN for a group without classes."""
+
+    many: Tensor
+    """Classes with more than 100 training samples."""
+    medium: Tensor
+    """Classes with 20 to 100."""
+    few: Tensor
+    """Classes with fewer than 20."""
+    mean: Tensor
+    """All measured classes."""
+    per_class: Tensor
+    """(K,) accuracy on the samples of each class; NaN for a class without samples."""
+
+
+def correct(logits: Tensor, target: Tensor) -> Tensor:
+    """(N,) whether the first largest logit is the label's; never where argmax points at a NaN."""
+    prediction = logits.argmax(dim=1, keepdim=True)
+    return (prediction.squeeze(1) == target) & ~logits.gather(1, prediction).squeeze(1).isnan()
+
+
+def accuracy(logits: Tensor, target: Tensor) -> Tensor:
+    """Share of samples whose largest logit is the label's; among equal logits the first class is predicted.
+
+        A = (1/N) #{n : argmax_j z_n[j] = y_n}
+
+    Nothing waits for the device, so it may be called at every training step.
+
+    Args:
+        logits: (N, K).
+        target: (N,) labels of any integer dtype. A label that is no class, such as -100, counts as wrong on a
+            GPU and raises on a CPU, where checking it costs nothing.
+
+    Returns:
+        float64 scalar in [0, 1], on the logits' device. A row with NaN counts as wrong.
+
+    Raises:
+        ValueError: for empty input, shapes that disagree, labels out of range (CPU).
+        TypeError: for labels that are not integers or logits that are not floating point.
+
+    Example:
+        >>> accuracy(torch.tensor([[1.0, 0.0], [2.0, 2.0]]), torch.tensor([0, 1]))
+        tensor(0.5000, dtype=torch.float64)
+    """
+    logits = check_matrix(logits, "logits")
+    target = check_labels(target, logits.shape[0], logits.device)
+    if target.device.type == "cpu":
+        check_range(target, logits.shape[1])
+    return correct(logits, target).double().mean()
+
+
+def unbiased_accuracy(logits: Tensor, bias: Tensor, target: Tensor) -> Tensor:
+    """Accuracy of the scores without their bias: A* of the normalised-space paper.
+
+    There the head computes z_j = scale * cos(w_j, h) - b_j, its bias SUBTRACTED (as `NormalizedHead` does),
+    so the bias is added back: A* = accuracy(z + b). For a head that adds its bias, pass minus that bias.
+
+    Args:
+        logits: (N, K), bias included.
+        bias: (K,) the bias that was subtracted.
+        target: (N,) labels of any integer dtype.
+
+    Returns:
+        float64 scalar in [0, 1]; ties, NaN and wrong input as in `accuracy`.
+
+    Raises:
+        ValueError: as `accuracy`, and for a bias that is not (K,).
+        TypeError: as `accuracy`.
+
+    Paper: "Classification vs. Deep Feature Learning in Normalized Spaces", Section 5.
+
+    Example:
+        >>> logits, bias, target = torch.tensor([[1.0, 2.0]]), torch.tensor([3.0, 0.0]), torch.tensor([0])
+        >>> accuracy(logits, target).item(), unbiased_accuracy(logits, bias, target).item()
+        (0.0, 1.0)
+    """
+    logits = check_matrix(logits, "logits")
+    if bias.shape != (logits.shape[1],):
+        raise ValueError(f"bias must have shape ({logits.shape[1]},), one a class, got {tuple(bias.shape)}")
+    # In half precision the sum would round away differences the head still saw.
+    dtype = torch.promote_types(torch.promote_types(logits.dtype, bias.dtype), torch.float32)
+    return accuracy(logits.to(dtype) + bias.to(logits.device, dtype), target)
+
+
+def long_tail_counts(n_max: int, num_classes: int, imbalance: float) -> Tensor:
+    """Training samples a class of an exponentially long-tailed data set.
+
+        n_k = floor(n_max * imbalance^(-k / (K - 1))),    k = 0..K-1
+
+    Args:
+        n_max: samples of the largest class.
+        num_classes: K.
+        imbalance: n_0 / n_{K-1}, at least 1. (Public code of LDAM takes its inverse, 0.01 for 100.)
+
+    Returns:
+        (K,) int64, descending; one class keeps n_max. A tail shorter than one sample is 0.
+
+    Raises:
+        ValueError: for n_max < 0, num_classes < 1 or imbalance < 1.
+
+    Paper: Cao et al., "Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss", 2019; used by
+    "Classification vs. Deep Feature Learning in Normalized Spaces", Table 2.
+
+    Example:
+        >>> long_tail_counts(5000, 10, 100).tolist()
+        [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+        >>> long_tail_counts(500, 100, 100).sum().item()
+        10847
+    """
+    if n_max < 0 or num_classes < 1:
+        raise ValueError(f"n_max must be >= 0 and num_classes >= 1, got {n_max} and {num_classes}")
+    if not imbalance >= 1:
+        raise ValueError(
+            f"imbalance, n_0 / n_(K-1), must be >= 1, got {imbalance}; for LDAM's factor pass 1 / factor"
+        )
+    exact = [n_max * imbalance ** (-k / max(num_classes - 1, 1)) for k in range(num_classes)]
+    # A power that is a whole number on paper may come out a rounding error below it and would lose a sample.
+    return torch.tensor([int(n * (1 + 1e-12)) for n in exact])
+
+
+def long_tail(logits: Tensor, target: Tensor, train_counts: Tensor | Sequence[int]) -> LongTail:
+    """Mean class accuracy of the classes with many, a medium number of and few training samples.
+
+        a_k = accuracy on the samples with label k
+        many: mean of a_k over n_k > 100,    medium: over n_k in 20..100,    few: over n_k < 20
+
+    Args:
+        logits: (N, K) on the test set.
+        target: (N,) labels of any integer dtype.
+        train_counts: (K,) training samples of each class, of the training set and not of `target`.
+
+    Returns:
+        LongTail with `many`, `medium`, `few`, `mean`, `per_class`; classes without test samples are left out,
+        a group without classes is NaN.
+
+    Raises:
+        ValueError: for empty input, labels out of range, shapes that disagree.
+        TypeError: for labels that are not integers or logits that are not floating point.
+
+    Paper: Liu et al., "Large-Scale Long-Tailed Recognition in an Open World", 2019 (the groups).
+
+    Example:
+        >>> logits = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+        >>> result = long_tail(logits, torch.tensor([0, 1, 2]), [500, 60, 5])
+        >>> result.many.item(), result.medium.item(), result.few.item()
+        (1.0, 0.0, 1.0)
+    """
+    logits, target = check_pair(logits, target)
+    counts = torch.as_tensor(train_counts, device=logits.device)
+    num_classes = logits.shape[1]
+    if counts.shape != (num_classes,):
+        raise ValueError(f"train_counts must have shape ({num_classes},), got {tuple(counts.shape)}")
+    hits = torch.bincount(target[correct(logits, target)], minlength=num_classes)
+    per_class = hits.double() / torch.bincount(target, minlength=num_classes)  # 0 / 0: NaN, skipped
+    return LongTail(
+        many=per_class[counts > 100].nanmean(),
+        medium=per_class[(counts >= 20) & (counts <= 100)].nanmean(),
+        few=per_class[counts < 20].nanmean(),
+        mean=per_class.nanmean(),
+        per_class=per_class,
+    )

@@ -1,0 +1,101 @@
+"""The conditions on scores that decide how normalised losses train. Tests: tests/tasks/test_conditions.py."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lastlayer.tasks._inputs import check_pair
+
+
+@dataclass(frozen=True)
+class CriticalConditions:
+    """The two critical conditions; `two` implies `one`."""
+
+    one: bool
+    """Every sample's positive score exceeds its own negative scores."""
+    two: bool
+    """The smallest positive score of the data set is above 0, the largest negative score below."""
+    share_one: Tensor
+    """Share of samples whose positive score exceeds their own negative scores."""
+    share_two: Tensor
+    """Share of samples whose positive score is above 0 and whose negative scores are below."""
+
+
+def critical_conditions(scores: Tensor, target: Tensor) -> CriticalConditions:
+    """Critical conditions I and II on unbiased scores s = scale * cos(w_j, h).
+
+        I:   s_n[y_n] > max_{j != y_n} s_n[j]  for every n
+        II:  min_n s_n[y_n] > 0 > max_{n, j != y_n} s_n[j]
+
+    Under I (cross-entropy) or II (binary cross-entropy) the steps of gradient descent vanish as the scale
+    grows.
+
+    Args:
+        scores: (N, K) without bias.
+        target: (N,) labels of any integer dtype.
+
+    Returns:
+        CriticalConditions with booleans `one`, `two` and the shares of samples that meet each. With one class
+        there are no
+        negatives: I holds, II asks for positive scores alone. NaN meets no condition.
+
+    Raises:
+        ValueError: for empty input, labels out of range, shapes that disagree.
+        TypeError: for labels that are not integers or scores that are not floating point.
+
+    Paper: "Classification vs. Deep Feature Learning in Normalized Spaces", Theorems 5 and 6.
+
+    Example:
+        >>> result = critical_conditions(torch.tensor([[3.0, 1.0], [-1.0, 2.0]]), torch.tensor([0, 1]))
+        >>> result.one, result.two, result.share_two.item()
+        (True, False, 0.5)
+    """
+    scores, target = check_pair(scores, target, "scores")
+    positive = scores.gather(1, target[:, None]).squeeze(1)  # (N,)
+    negative = scores.scatter(1, target[:, None], -torch.inf).amax(dim=1)
+    meets_one = positive > negative
+    meets_two = (positive > 0) & (negative < 0)
+    return CriticalConditions(
+        one=bool(meets_one.all()),
+        two=bool(meets_two.all()),
+        share_one=meets_one.double().mean(),
+        share_two=meets_two.double().mean(),
+    )
+
+
+def collapsed(cosines: Tensor, target: Tensor, tol: float) -> bool:
+    """Whether every cosine is within `tol` of its value at neural collapse: the stopping rule of Eq. 217.
+
+        |cos(w_y, h) - 1| <= tol  and  |cos(w_j, h) + 1/(K-1)| <= tol, j != y,  for every sample
+
+    Args:
+        cosines: (N, K) cosines of features and classifier rows.
+        target: (N,) labels of any integer dtype.
+        tol: the paper uses 0.001 for scales below 5 and 0.0035 from 5 on.
+
+    Returns:
+        bool. With one class the second part is empty; NaN is not collapsed.
+
+    Raises:
+        ValueError: for empty input, labels out of range, shapes that disagree, a negative tol.
+        TypeError: for labels that are not integers or cosines that are not floating point.
+
+    Paper: "Classification vs. Deep Feature Learning in Normalized Spaces", Eq. 217.
+
+    Example:
+        >>> collapsed(torch.tensor([[1.0, -0.999], [-1.0, 1.0]]), torch.tensor([0, 1]), tol=0.002)
+        True
+    """
+    if not tol >= 0:
+        raise ValueError(f"tol must be at least 0, got {tol}")
+    cosines, target = check_pair(cosines, target, "cosines")
+    positive = cosines.gather(1, target[:, None]).double()
+    if not bool(((positive - 1).abs() <= tol).all()):
+        return False
+    if cosines.shape[1] == 1:
+        return True
+    at_collapse = -1 / (cosines.shape[1] - 1)
+    # The label's own column is set to a value that always passes.
+    low, high = torch.aminmax(cosines.double().scatter(1, target[:, None], at_collapse))
+    return bool((high - at_collapse <= tol) & (at_collapse - low <= tol))

@@ -1,0 +1,79 @@
+"""Whether probabilities mean what they say. Tests: tests/tasks/test_confidence.py."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lastlayer.tasks._inputs import check_pair, row_blocks
+from lastlayer.tasks.accuracies import correct
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Calibration of predicted probabilities; lower is better for all three."""
+
+    ece: Tensor
+    """Expected calibration error of the top probability, in [0, 1]."""
+    nll: Tensor
+    """Mean of minus log the label's probability."""
+    brier: Tensor
+    """Mean over samples of the squared error summed over classes."""
+
+
+def calibration(probabilities: Tensor, target: Tensor, *, bins: int = 15) -> Calibration:
+    """Expected calibration error, negative log-likelihood and Brier score.
+
+        ECE   = sum_b (n_b / N) |accuracy_b - mean top probability_b|  over equal-width bins of the top
+        probability NLL   = -(1/N) sum_n log p_n[y_n]
+        Brier = (1/N) sum_n sum_j (p_n[j] - [j = y_n])^2
+
+    Bin b holds top probabilities in (b / bins, (b + 1) / bins]; exactly 0 goes to the first.
+
+    Args:
+        probabilities: (N, K) in [0, 1], from `loss.probabilities(logits)`. Rows need not sum to 1, as with
+            one-vs-all sigmoids; they are not rescaled.
+        target: (N,) labels of any integer dtype.
+        bins: number of bins.
+
+    Returns:
+        Calibration with `ece`, `nll`, `brier`; float64, on the input's device. A label of probability 0 makes
+        `nll` infinite.
+
+    Raises:
+        ValueError: for empty input, values outside [0, 1] or NaN (logits given by mistake), labels out of
+            range, shapes that disagree, bins < 1.
+        TypeError: for labels that are not integers or probabilities that are not floating point.
+
+    Paper: Guo et al., "On Calibration of Modern Neural Networks", 2017; Brier, 1950.
+
+    Example:
+        >>> result = calibration(torch.tensor([[0.8, 0.2], [0.6, 0.4]]), torch.tensor([0, 1]))
+        >>> [round(v.item(), 4) for v in (result.ece, result.nll, result.brier)]
+        [0.4, 0.5697, 0.4]
+    """
+    if bins < 1:
+        raise ValueError(f"bins must be at least 1, got {bins}")
+    probabilities, target = check_pair(probabilities, target, "probabilities")
+    low, high = torch.aminmax(probabilities)
+    if not bool((low >= 0) & (high <= 1)):
+        raise ValueError(
+            f"probabilities must lie in [0, 1], got {low.item():.4g}..{high.item():.4g}; "
+            "turn logits into probabilities with the loss's probabilities()"
+        )
+    samples = probabilities.shape[0]
+    top = probabilities.amax(dim=1).double()  # (N,)
+    true = probabilities.gather(1, target[:, None]).squeeze(1).double()
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=top.device)
+    bin_ = torch.bucketize(top, edges[1:-1])
+    # |sum of correct - sum of top| over N: the bin's count cancels, and empty bins need no care.
+    excess = torch.zeros(bins, dtype=torch.float64, device=top.device)
+    excess.index_add_(0, bin_, correct(probabilities, target).double() - top)
+    squares = torch.stack(
+        [probabilities[rows].double().square().sum() for rows in row_blocks(probabilities)]
+    ).sum()
+    return Calibration(
+        ece=excess.abs().sum() / samples,
+        nll=-true.log().mean(),
+        brier=(squares + (1 - 2 * true).sum()) / samples,
+    )

@@ -1,0 +1,75 @@
+"""Telling known classes from unknown ones by the largest logit. Tests: tests/tasks/test_openset.py."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lastlayer.tasks._inputs import check_matrix, check_pair, refuse_nan
+from lastlayer.tasks._ranking import pairs_won
+from lastlayer.tasks.accuracies import correct
+
+
+@dataclass(frozen=True)
+class OpenSet:
+    """Open-set recognition, each in [0, 1]; `known` is the positive class. oscr <= min(auroc, accuracy)."""
+
+    auroc: Tensor
+    """Chance that a known sample scores above an unknown one, ties counting half."""
+    oscr: Tensor
+    """The same with wrongly classified known samples counted as losses."""
+    accuracy: Tensor
+    """Closed-set accuracy on the known samples."""
+
+
+def open_set(known_logits: Tensor, known_target: Tensor, unknown_logits: Tensor) -> OpenSet:
+    """AUROC, OSCR and accuracy with the largest logit as the score of being known.
+
+    With s the scores of the known samples and u those of the unknown ones,
+
+        AUROC = (1 / (Nk Nu)) sum_{i, j} ([s_i > u_j] + [s_i = u_j] / 2),
+        OSCR  = the same sum over correctly classified i alone.
+
+    OSCR is the area under the rate of correctly classified known samples against the rate of accepted unknown
+    ones, joined by straight lines over ties. Public code that walks through a sorted list instead depends on
+    the order of equal scores and counts each tie against the method. Scores are compared as they are: no
+    sigmoid, no softmax.
+
+    Args:
+        known_logits: (Nk, K) of samples from the K known classes.
+        known_target: (Nk,) their labels, of any integer dtype.
+        unknown_logits: (Nu, K) of samples from other classes.
+
+    Returns:
+        OpenSet with `auroc`, `oscr`, `accuracy`; float64, on the logits' device. Infinite logits rank like
+        any other.
+
+    Raises:
+        ValueError: for empty input, NaN, labels out of range, shapes that disagree.
+        TypeError: for labels that are not integers or logits that are not floating point.
+
+    Paper: Dhamija et al., "Reducing Network Agnostophobia", 2018 (OSCR); Chen et al., "Adversarial Reciprocal
+        Points
+    Learning", 2021 (the largest logit as score); "Classification vs. Deep Feature Learning in Normalized
+    Spaces", Table 3.
+
+    Example:
+        >>> known, unknown = torch.tensor([[4.0, 0.0], [0.0, 2.0]]), torch.tensor([[1.0, 2.0]])
+        >>> result = open_set(known, torch.tensor([0, 0]), unknown)
+        >>> result.auroc.item(), result.oscr.item(), result.accuracy.item()
+        (0.75, 0.5, 0.5)
+    """
+    known, target = check_pair(known_logits, known_target, "known_logits")
+    unknown = check_matrix(unknown_logits, "unknown_logits")
+    if unknown.shape[1] != known.shape[1]:
+        raise ValueError(
+            f"unknown_logits must come from the same {known.shape[1]} known classes, got {unknown.shape[1]} columns"
+        )
+    refuse_nan(known, "known_logits")
+    refuse_nan(unknown, "unknown_logits")
+    right = correct(known, target)
+    score, other = known.amax(dim=1), unknown.amax(dim=1).to(known.device)
+    half_pairs = 2 * score.numel() * other.numel()
+    values = (pairs_won(score, other) / half_pairs, pairs_won(score[right], other) / half_pairs)
+    auroc, oscr = torch.tensor(values, dtype=torch.float64, device=known.device)
+    return OpenSet(auroc=auroc, oscr=oscr, accuracy=right.double().mean())

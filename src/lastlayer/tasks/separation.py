@@ -1,0 +1,193 @@
+"""How true logits stand against false ones, and how self-normalised the logits are. Tests: tests/tasks/test_separation.py."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lastlayer.tasks._inputs import (
+    Logits,
+    check_labels,
+    check_matrix,
+    check_pair,
+    check_range,
+    column_blocks,
+    comparable,
+    refuse_nan,
+    row_blocks,
+)
+from lastlayer.tasks._ranking import block_elements, count_at_least
+
+
+@dataclass(frozen=True)
+class LogitSeparation:
+    """Whether one threshold tells every true logit from every false one."""
+
+    gap: Tensor
+    """Smallest true logit minus largest false logit, over all samples and classes."""
+    holds: bool
+    """Whether the gap is positive: the principle of logit separation, strict."""
+    gap_per_class: Tensor
+    """(K,) the same gap within one class's column; NaN where the column has no true or no false logit."""
+    violation_rate: Tensor
+    """Share of all (true, false) pairs, across samples, whose false logit is at least the true one."""
+
+
+@dataclass(frozen=True)
+class LogPartition:
+    """Distribution of log sum exp over the samples."""
+
+    mean: Tensor
+    std: Tensor
+
+
+def logit_separation(logits: Logits, target: Tensor) -> LogitSeparation:
+    """The principle of logit separation: its gap, whether it holds, and how many pairs break it.
+
+        gap = min_n z_n[y_n] - max_{n, j != y_n} z_n[j],    gap_k = min_{y_n = k} z_n[k] - max_{y_n != k}
+        z_n[k], violation_rate = #{(n, m, j) : j != y_m, z_m[j] >= z_n[y_n]} / (N * N (K - 1)).
+
+    The pairs are counted exactly, as integers, in about O(NK + N log N); a tie is a violation.
+
+    Args:
+        logits: (N, K), or a function without arguments that yields column blocks (N, b) in class order; it is
+            called twice, first for the true logits, then to compare all others with them.
+        target: (N,) labels of any integer dtype.
+
+    Returns:
+        LogitSeparation with `gap`, `holds`, `gap_per_class`, `violation_rate`. With one class there is no
+        false logit: the gap is infinite, the principle holds and the violation rate is NaN. Equal infinities
+        have gap 0.
+
+    Raises:
+        ValueError: for empty input, NaN, labels out of range, shapes that disagree.
+        TypeError: for labels that are not integers or logits that are not floating point.
+
+    Paper: Keren, Sabato, Schuller, "The Principle of Logit Separation", Section 3.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 1.0], [-2.0, -1.0]])  # cross-entropy is content with both rows
+        >>> result = logit_separation(logits, torch.tensor([0, 1]))
+        >>> result.gap.item(), result.holds, result.violation_rate.item()
+        (-2.0, False, 0.25)
+        >>> result.gap_per_class
+        tensor([ 4., -2.], dtype=torch.float64)
+    """
+    lowest, highest, true = (
+        [],
+        [],
+        [],
+    )  # of each class: lowest true logit, highest false logit; all true logits
+    num_classes = samples = 0
+    for columns in _narrow(logits):
+        labels = check_labels(target, columns.shape[0], columns.device)
+        refuse_nan(columns, "logits")
+        own = labels[:, None] == torch.arange(
+            num_classes, num_classes + columns.shape[1], device=columns.device
+        )
+        lowest.append(columns.masked_fill(~own, torch.inf).amin(dim=0).double())
+        highest.append(columns.masked_fill(own, -torch.inf).amax(dim=0).double())
+        true.append(columns[own])
+        samples, num_classes = columns.shape[0], num_classes + columns.shape[1]
+    check_range(labels, num_classes)
+
+    low, high = torch.cat(lowest), torch.cat(highest)  # (K,)
+    positives = torch.bincount(labels, minlength=num_classes)
+    defined = (positives > 0) & (positives < samples)
+    per_class = torch.where(defined, _difference(low, high), torch.nan)
+    gap = _difference(low.min(), high.max())
+
+    thresholds = comparable(torch.cat(true)).sort().values  # (N,)
+    whole = torch.tensor([0, samples], device=thresholds.device)
+    # Counting every logit is simpler than leaving the true ones out; the pairs of two true logits are taken off after.
+    reached = sum(
+        int(count_at_least(comparable(columns).reshape(1, -1), thresholds, whole).sum())
+        for columns in _narrow(logits)
+    )
+    true_pairs = samples * samples - int(torch.searchsorted(thresholds, thresholds).sum())
+    pairs = samples * samples * (num_classes - 1)
+    rate = (reached - true_pairs) / pairs if pairs else torch.nan
+    return LogitSeparation(
+        gap=gap,
+        holds=bool(low.min() > high.max()) or num_classes == 1,
+        gap_per_class=per_class,
+        violation_rate=torch.tensor(rate, dtype=torch.float64, device=gap.device),
+    )
+
+
+def logit_difference(
+    logits: Tensor, target: Tensor, *, gamma: float, reduction: Literal["sum", "mean", "none"] = "sum"
+) -> Tensor:
+    """How far the true logit stands above the others, relative to the logits' norm.
+
+        D = sum_n sum_{i != y_n} (f_y - f_i) / |f|^gamma = sum_n (K f_y - sum_i f_i) / |f|^gamma.
+
+    Args:
+        logits: (N, K).
+        target: (N,) labels of any integer dtype.
+        gamma: power of the norm; 0 leaves the norm out, 1 makes the value free of scale.
+        reduction: "sum" over samples, as in the paper; "mean" over samples; "none".
+
+    Returns:
+        float64 scalar, or (N,) for "none". A row of zeros contributes 0; NaN and infinite rows give NaN.
+
+    Raises:
+        ValueError: for empty input, labels out of range, shapes that disagree, an unknown reduction.
+        TypeError: for labels that are not integers or logits that are not floating point.
+
+    Paper: "Soft Logit Normalization", Section 3.
+
+    Example:
+        >>> logit_difference(torch.tensor([[3.0, 4.0]]), torch.tensor([1]), gamma=1.0)
+        tensor(0.2000, dtype=torch.float64)
+    """
+    if reduction not in ("sum", "mean", "none"):
+        raise ValueError(f'reduction must be "sum", "mean" or "none", got {reduction!r}')
+    logits, target = check_pair(logits, target)
+    true = logits.gather(1, target[:, None]).squeeze(1).double()  # (N,)
+    difference = logits.shape[1] * true - logits.sum(dim=1, dtype=torch.float64)
+    norm = torch.linalg.vector_norm(logits, dim=1, dtype=torch.float64)
+    value = torch.where(norm == 0, 0.0, difference / norm**gamma)
+    if reduction == "none":
+        return value
+    return value.sum() if reduction == "sum" else value.mean()
+
+
+def log_partition(logits: Tensor) -> LogPartition:
+    """Mean and spread over samples of log Z = log sum_j exp(z_j): how self-normalised the logits are.
+
+    A model trained to be self-normalised has both near 0, so that a logit alone is a log-probability.
+
+    Args:
+        logits: (N, K).
+
+    Returns:
+        LogPartition with `mean` and `std` (divided by N, so 0 for one sample), float64. Rows with +inf or of
+        -inf alone have an infinite log Z, which makes `std` NaN; NaN carries through.
+
+    Raises:
+        ValueError: for empty input or another shape.
+        TypeError: for logits that are not floating point.
+
+    Paper: Keren, Sabato, Schuller, "The Principle of Logit Separation", Section 4 (self-normalisation).
+
+    Example:
+        >>> result = log_partition(torch.tensor([[0.0, 0.0], [0.0, 0.0]]))
+        >>> result.mean, result.std
+        (tensor(0.6931, dtype=torch.float64), tensor(0., dtype=torch.float64))
+    """
+    logits = check_matrix(logits, "logits")
+    value = torch.cat([logits[rows].double().logsumexp(dim=1) for rows in row_blocks(logits)])  # (N,)
+    return LogPartition(mean=value.mean(), std=value.std(correction=0))
+
+
+def _narrow(logits: Logits) -> Iterator[Tensor]:
+    """Column blocks narrow enough to work on at once."""
+    for block in column_blocks(logits):
+        yield from block.split(max(1, block_elements(block.device) // block.shape[0]), dim=1)
+
+
+def _difference(low: Tensor, high: Tensor) -> Tensor:
+    return torch.where(low == high, 0.0, low - high)  # inf - inf would be NaN

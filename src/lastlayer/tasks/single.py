@@ -1,0 +1,83 @@
+"""What one logit decides by itself: is this class k? Tests: tests/tasks/test_single.py."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lastlayer.tasks._inputs import Logits, check_labels, check_range, column_blocks
+from lastlayer.tasks._ranking import average_precision, check_recalls, precision_at_recall, ranked_blocks
+
+
+@dataclass(frozen=True)
+class SingleLogit:
+    """How well single logits rank their class; float64, on the logits' device."""
+
+    auprc: Tensor
+    """Mean of `auprc_per_class` over the classes with positives."""
+    precision_at: dict[float, Tensor]
+    """For each recall given, the mean over classes of the best precision at that recall or more."""
+    auprc_per_class: Tensor
+    """(K,) average precision; NaN for a class without positives."""
+
+
+def single_logit(logits: Logits, target: Tensor, recalls: Sequence[float] = (0.9, 0.99)) -> SingleLogit:
+    """Average precision and precision at recall of every logit used alone as a detector of its class.
+
+    For class k the positives are the samples with target k, all others are negatives, and logit k is the
+    score. With precision and recall of the rule "z_k >= t" over all thresholds t,
+
+        AP_k = sum_t (recall_t - recall_{t-1}) precision_t,    P@r_k = max {precision_t : recall_t >= r}.
+
+    Equal scores are taken together, as in `sklearn.metrics.average_precision_score`; nothing is interpolated,
+    and no sigmoid or other transformation is applied, so any increasing function of the logits gives the same
+    answer.
+
+    Args:
+        logits: (N, K) scores, larger for more likely; or, where they do not fit in memory, a function without
+            arguments that yields them as column blocks (N, b) in class order. Infinite scores rank like any
+            other.
+        target: (N,) labels of any integer dtype.
+        recalls: the recalls to report the precision at, in (0, 1].
+
+    Returns:
+        SingleLogit with `auprc`, `precision_at`, `auprc_per_class`. A class without positives has NaN and is
+        left out of the means. A class that every sample belongs to has 1.
+
+    Raises:
+        ValueError: for empty input, NaN in the column of a class with positives, labels out of range, shapes
+            that disagree.
+        TypeError: for labels that are not integers or logits that are not floating point.
+
+    Paper: Keren, Sabato, Schuller, "The Principle of Logit Separation"; it reports one minus each value.
+
+    Example:
+        >>> logits = torch.tensor([[3.0, -1.0], [1.0, 0.0], [2.0, 4.0]])
+        >>> result = single_logit(logits, torch.tensor([0, 0, 1]))
+        >>> result.auprc_per_class
+        tensor([0.8333, 1.0000], dtype=torch.float64)
+        >>> result.precision_at[0.9].item()
+        0.8333333333333333
+        >>> blocks = lambda: (logits[:, k : k + 1] for k in range(2))
+        >>> torch.equal(single_logit(blocks, torch.tensor([0, 0, 1])).auprc, result.auprc)
+        True
+    """
+    recalls = check_recalls(recalls)
+    precisions: list[Tensor] = []
+    best: dict[float, list[Tensor]] = {recall: [] for recall in recalls}
+    num_classes = 0
+    for block in column_blocks(logits):
+        labels = check_labels(target, block.shape[0], block.device)
+        for ranks, width in ranked_blocks(block, labels - num_classes):
+            precisions.append(average_precision(ranks, width))
+            for recall in recalls:
+                best[recall].append(precision_at_recall(ranks, width, recall))
+            num_classes += width
+    check_range(labels, num_classes)
+    per_class = torch.cat(precisions)  # (K,)
+    return SingleLogit(
+        auprc=per_class.nanmean(),
+        precision_at={recall: torch.cat(best[recall]).nanmean() for recall in recalls},
+        auprc_per_class=per_class,
+    )
