@@ -122,9 +122,7 @@ def long_tail_counts(n_max: int, num_classes: int, imbalance: float) -> Tensor:
     if n_max < 0 or num_classes < 1:
         raise ValueError(f"n_max must be >= 0 and num_classes >= 1, got {n_max} and {num_classes}")
     if not imbalance >= 1:
-        raise ValueError(
-            f"imbalance, n_0 / n_(K-1), must be >= 1, got {imbalance}; for LDAM's factor pass 1 / factor"
-        )
+        raise ValueError(f"imbalance, n_0 / n_(K-1), must be >= 1, got {imbalance}; for LDAM's factor pass 1 / factor")
     exact = [n_max * imbalance ** (-k / max(num_classes - 1, 1)) for k in range(num_classes)]
     # A power that is a whole number on paper may come out a rounding error below it and would lose a sample.
     return torch.tensor([int(n * (1 + 1e-12)) for n in exact])

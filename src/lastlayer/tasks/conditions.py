@@ -37,8 +37,7 @@ def critical_conditions(scores: Tensor, target: Tensor) -> CriticalConditions:
 
     Returns:
         CriticalConditions with booleans `one`, `two` and the shares of samples that meet each. With one class
-        there are no
-        negatives: I holds, II asks for positive scores alone. NaN meets no condition.
+        there are no negatives: I holds, II asks for positive scores alone. NaN meets no condition.
 
     Raises:
         ValueError: for empty input, labels out of range, shapes that disagree.

@@ -24,11 +24,11 @@ class Calibration:
 def calibration(probabilities: Tensor, target: Tensor, *, bins: int = 15) -> Calibration:
     """Expected calibration error, negative log-likelihood and Brier score.
 
-        ECE   = sum_b (n_b / N) |accuracy_b - mean top probability_b|  over equal-width bins of the top
-        probability NLL   = -(1/N) sum_n log p_n[y_n]
+        ECE   = sum_b (n_b / N) |accuracy_b - mean top probability_b|  over bins of the top probability
+        NLL   = -(1/N) sum_n log p_n[y_n]
         Brier = (1/N) sum_n sum_j (p_n[j] - [j = y_n])^2
 
-    Bin b holds top probabilities in (b / bins, (b + 1) / bins]; exactly 0 goes to the first.
+    The bins have equal width; bin b holds top probabilities in (b / bins, (b + 1) / bins], the first also 0.
 
     Args:
         probabilities: (N, K) in [0, 1], from `loss.probabilities(logits)`. Rows need not sum to 1, as with
@@ -69,11 +69,11 @@ def calibration(probabilities: Tensor, target: Tensor, *, bins: int = 15) -> Cal
     # |sum of correct - sum of top| over N: the bin's count cancels, and empty bins need no care.
     excess = torch.zeros(bins, dtype=torch.float64, device=top.device)
     excess.index_add_(0, bin_, correct(probabilities, target).double() - top)
-    squares = torch.stack(
-        [probabilities[rows].double().square().sum() for rows in row_blocks(probabilities)]
-    ).sum()
+    # The label's own term apart: p^2 - 2p + 1 would lose the digits of a p near 1.
+    others = probabilities.scatter(1, target[:, None], 0.0)
+    squares = [others[rows].double().square().sum() for rows in row_blocks(others)]
     return Calibration(
         ece=excess.abs().sum() / samples,
         nll=-true.log().mean(),
-        brier=(squares + (1 - 2 * true).sum()) / samples,
+        brier=(torch.stack(squares).sum() + (1 - true).square().sum()) / samples,
     )

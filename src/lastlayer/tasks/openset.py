@@ -49,9 +49,8 @@ def open_set(known_logits: Tensor, known_target: Tensor, unknown_logits: Tensor)
         TypeError: for labels that are not integers or logits that are not floating point.
 
     Paper: Dhamija et al., "Reducing Network Agnostophobia", 2018 (OSCR); Chen et al., "Adversarial Reciprocal
-        Points
-    Learning", 2021 (the largest logit as score); "Classification vs. Deep Feature Learning in Normalized
-    Spaces", Table 3.
+    Points Learning", 2021 (the largest logit as score); "Classification vs. Deep Feature Learning in
+    Normalized Spaces", Table 3.
 
     Example:
         >>> known, unknown = torch.tensor([[4.0, 0.0], [0.0, 2.0]]), torch.tensor([[1.0, 2.0]])
@@ -63,7 +62,7 @@ def open_set(known_logits: Tensor, known_target: Tensor, unknown_logits: Tensor)
     unknown = check_matrix(unknown_logits, "unknown_logits")
     if unknown.shape[1] != known.shape[1]:
         raise ValueError(
-            f"unknown_logits must come from the same {known.shape[1]} known classes, got {unknown.shape[1]} columns"
+            f"unknown_logits must have the {known.shape[1]} columns of known_logits, got {unknown.shape[1]}"
         )
     refuse_nan(known, "known_logits")
     refuse_nan(unknown, "unknown_logits")

@@ -1,4 +1,7 @@
-"""How true logits stand against false ones, and how self-normalised the logits are. Tests: tests/tasks/test_separation.py."""
+"""How true logits stand against false ones, and how self-normalised they are.
+
+Tests: tests/tasks/test_separation.py.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,8 +49,9 @@ class LogPartition:
 def logit_separation(logits: Logits, target: Tensor) -> LogitSeparation:
     """The principle of logit separation: its gap, whether it holds, and how many pairs break it.
 
-        gap = min_n z_n[y_n] - max_{n, j != y_n} z_n[j],    gap_k = min_{y_n = k} z_n[k] - max_{y_n != k}
-        z_n[k], violation_rate = #{(n, m, j) : j != y_m, z_m[j] >= z_n[y_n]} / (N * N (K - 1)).
+        gap   = min_n z_n[y_n] - max_{n, j != y_n} z_n[j]
+        gap_k = min_{y_n = k} z_n[k] - max_{y_n != k} z_n[k]
+        violation_rate = #{(n, m, j) : j != y_m, z_m[j] >= z_n[y_n]} / (N * N (K - 1))
 
     The pairs are counted exactly, as integers, in about O(NK + N log N); a tie is a violation.
 
@@ -75,18 +79,13 @@ def logit_separation(logits: Logits, target: Tensor) -> LogitSeparation:
         >>> result.gap_per_class
         tensor([ 4., -2.], dtype=torch.float64)
     """
-    lowest, highest, true = (
-        [],
-        [],
-        [],
-    )  # of each class: lowest true logit, highest false logit; all true logits
+    lowest, highest, true = [], [], []  # lowest true and highest false logit of a class; the true logits
     num_classes = samples = 0
     for columns in _narrow(logits):
         labels = check_labels(target, columns.shape[0], columns.device)
         refuse_nan(columns, "logits")
-        own = labels[:, None] == torch.arange(
-            num_classes, num_classes + columns.shape[1], device=columns.device
-        )
+        classes = torch.arange(columns.shape[1], device=columns.device) + num_classes
+        own = labels[:, None] == classes  # (N, b)
         lowest.append(columns.masked_fill(~own, torch.inf).amin(dim=0).double())
         highest.append(columns.masked_fill(own, -torch.inf).amax(dim=0).double())
         true.append(columns[own])
@@ -101,11 +100,10 @@ def logit_separation(logits: Logits, target: Tensor) -> LogitSeparation:
 
     thresholds = comparable(torch.cat(true)).sort().values  # (N,)
     whole = torch.tensor([0, samples], device=thresholds.device)
-    # Counting every logit is simpler than leaving the true ones out; the pairs of two true logits are taken off after.
-    reached = sum(
-        int(count_at_least(comparable(columns).reshape(1, -1), thresholds, whole).sum())
-        for columns in _narrow(logits)
-    )
+    # Every logit is counted, then the pairs of two true logits taken off: simpler than leaving them out.
+    reached = 0
+    for columns in _narrow(logits):
+        reached += int(count_at_least(comparable(columns).reshape(1, -1), thresholds, whole).sum())
     true_pairs = samples * samples - int(torch.searchsorted(thresholds, thresholds).sum())
     pairs = samples * samples * (num_classes - 1)
     rate = (reached - true_pairs) / pairs if pairs else torch.nan
@@ -186,7 +184,7 @@ def log_partition(logits: Tensor) -> LogPartition:
 def _narrow(logits: Logits) -> Iterator[Tensor]:
     """Column blocks narrow enough to work on at once."""
     for block in column_blocks(logits):
-        yield from block.split(max(1, block_elements(block.device) // block.shape[0]), dim=1)
+        yield from torch.split(block, max(1, block_elements(block.device) // block.shape[0]), dim=1)
 
 
 def _difference(low: Tensor, high: Tensor) -> Tensor:

@@ -46,8 +46,7 @@ def single_logit(logits: Logits, target: Tensor, recalls: Sequence[float] = (0.9
         left out of the means. A class that every sample belongs to has 1.
 
     Raises:
-        ValueError: for empty input, NaN in the column of a class with positives, labels out of range, shapes
-            that disagree.
+        ValueError: for empty input, NaN, labels out of range, shapes that disagree.
         TypeError: for labels that are not integers or logits that are not floating point.
 
     Paper: Keren, Sabato, Schuller, "The Principle of Logit Separation"; it reports one minus each value.

@@ -1,0 +1,240 @@
+"""Single-logit and open-set measures over batches and ranks: torchmetrics Metrics whose states are sums.
+
+Exact ranking measures need every score. What can be added up is a histogram, and with one the answer does not
+depend on batches, order, ranks or interruptions. Each result states how far from the exact value it can be.
+Tests: tests/tasks/test_metrics.py, tests/distributed/test_metrics_tasks.py.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from lastlayer.tasks._histogram import (
+    average_precision_bounds,
+    pairs_won,
+    precision_at_recall_bounds,
+    score_bins,
+)
+from lastlayer.tasks._inputs import check_labels, check_matrix
+from lastlayer.tasks._ranking import check_recalls
+from lastlayer.tasks.accuracies import correct
+
+_CLASSES_AT_ONCE = 16  # of float64 working copies in compute
+
+
+class StreamedSingleLogit(NamedTuple):
+    """As `SingleLogit`, with how far each value can be from the exact one."""
+
+    auprc: Tensor
+    precision_at: dict[float, Tensor]
+    auprc_per_class: Tensor
+    auprc_error: Tensor
+    precision_error: dict[float, Tensor]
+
+
+class StreamedOpenSet(NamedTuple):
+    """As `OpenSet`, with how far each value can be from the exact one; accuracy is exact."""
+
+    auroc: Tensor
+    oscr: Tensor
+    accuracy: Tensor
+    auroc_error: Tensor
+    oscr_error: Tensor
+
+
+class _Histograms(Metric):
+    """What both metrics share: bins, and faults that are counted on the device and told at the end."""
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+    rounded: Tensor
+    nan: Tensor
+    mislabelled: Tensor
+
+    def __init__(self, num_classes: int, bits: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if num_classes < 1:
+            raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+        if not 2 <= bits <= 24:
+            raise ValueError(f"bits must lie in 2..24, got {bits}; a histogram has 2^bits bins")
+        self.num_classes, self.bits = num_classes, bits
+        self._add_count("rounded")
+        self._add_count("nan")
+        self._add_count("mislabelled")
+
+    def _add_count(self, name: str, *shape: int) -> None:
+        self.add_state(name, torch.zeros(shape, dtype=torch.int64), dist_reduce_fx="sum", persistent=True)
+
+    def _check(self, logits: Tensor) -> Tensor:
+        logits = check_matrix(logits, "logits")
+        if logits.shape[1] != self.num_classes:
+            raise ValueError(f"logits must have {self.num_classes} columns (num_classes), got {logits.shape[1]}")
+        self.nan += logits.isnan().sum()
+        return logits
+
+    def _labels(self, target: Tensor, logits: Tensor) -> Tensor:
+        target = check_labels(target, logits.shape[0], logits.device)
+        self.mislabelled += ((target < 0) | (target >= self.num_classes)).sum()
+        return target.clamp(0, self.num_classes - 1)
+
+    def _bins(self, scores: Tensor) -> Tensor:
+        bins, rounded = score_bins(scores, self.bits)
+        self.rounded += rounded
+        return bins
+
+    def _refuse_faults(self) -> bool:
+        """Raises for faults in what was seen; returns whether scores were rounded."""
+        if int(self.nan):
+            raise ValueError(f"logits given to update contain {int(self.nan)} NaN, which no ranking can place")
+        if int(self.mislabelled):
+            raise ValueError(
+                f"target given to update held {int(self.mislabelled)} labels outside 0..{self.num_classes - 1}"
+            )
+        return bool(self.rounded)
+
+
+class SingleLogitMetrics(_Histograms):
+    """`single_logit` over batches and ranks, from one histogram a class.
+
+    States are integer sums of fixed size, so any split into batches, order of merging, number of ranks or
+    resumption from `state_dict` gives the same answer to the last bit. Scores are sorted into 2^bits bins by
+    the first `bits` bits of their float32 value (sign, 8 of exponent, the rest mantissa); scores in one bin
+    count as tied. Hence:
+
+    - if no score shares its bin with another value, the answer is exactly that of `single_logit`: always so for
+      bfloat16 logits at bits=16 and for float16 logits at bits=20;
+    - otherwise `auprc_error` and `precision_error`, computed from the counts, bound the distance to it.
+
+    Memory: 2^(bits+4) bytes a class (1 MiB at bits=16), and as much again for the zeros that torchmetrics keeps.
+    Where that is too much and all logits can be had at once, `single_logit` walks class blocks instead.
+
+    Args:
+        num_classes: K.
+        recalls: as in `single_logit`.
+        bits: bits of a bin, 2 to 24.
+        kwargs: options of torchmetrics.Metric.
+
+    `update(logits, target)` takes (N, K) logits and (N,) labels and waits for nothing on the device. `compute()`
+    returns StreamedSingleLogit: `auprc`, `precision_at` and `auprc_per_class` of `single_logit`, `auprc_error` and
+    `precision_error`; all but the errors are NaN before the first update. NaN logits and labels out of range seen
+    in update raise ValueError in compute.
+
+    Paper: Keren, Sabato, Schuller, "The Principle of Logit Separation".
+
+    Example:
+        >>> metric = SingleLogitMetrics(num_classes=2)
+        >>> metric.update(torch.tensor([[3.0, -1.0], [1.0, 0.0]]), torch.tensor([0, 0]))
+        >>> metric.update(torch.tensor([[2.0, 4.0]]), torch.tensor([1]))
+        >>> metric.compute().auprc_per_class
+        tensor([0.8333, 1.0000], dtype=torch.float64)
+    """
+
+    positive: Tensor
+    everything: Tensor
+
+    def __init__(self, num_classes: int, recalls: Sequence[float] = (0.9, 0.99), bits: int = 16, **kwargs: Any) -> None:
+        super().__init__(num_classes, bits, **kwargs)
+        self.recalls = check_recalls(recalls)
+        self._add_count("positive", num_classes, 1 << bits)
+        self._add_count("everything", num_classes, 1 << bits)
+
+    def update(self, logits: Tensor, target: Tensor) -> None:
+        """Adds a batch of (N, K) logits with (N,) labels of any integer dtype."""
+        logits = self._check(logits)
+        target = self._labels(target, logits)
+        offset = torch.arange(self.num_classes, device=logits.device) << self.bits
+        bins = self._bins(logits) + offset  # (N, K)
+        one = torch.ones((), dtype=torch.int64, device=logits.device)
+        own = bins.gather(1, target[:, None]).view(-1)
+        self.everything.view(-1).scatter_add_(0, bins.view(-1), one.expand(bins.numel()))
+        self.positive.view(-1).scatter_add_(0, own, one.expand(own.numel()))
+
+    def compute(self) -> StreamedSingleLogit:
+        """The measures over everything seen."""
+        rounded = self._refuse_faults()
+        blocks = [
+            (self.positive[start : start + _CLASSES_AT_ONCE], self.everything[start : start + _CLASSES_AT_ONCE])
+            for start in range(0, self.num_classes, _CLASSES_AT_ONCE)
+        ]
+        bounds = torch.cat([torch.stack(average_precision_bounds(*block)) for block in blocks], dim=1)  # (3, K)
+        auprc, low, high = bounds.nanmean(dim=1)
+        error = torch.maximum(high - auprc, auprc - low)
+        precision, precision_error = {}, {}
+        for recall in self.recalls:
+            parts = [torch.stack(precision_at_recall_bounds(*block, recall=recall)) for block in blocks]
+            low, high = torch.cat(parts, dim=1).nanmean(dim=1)
+            precision[recall], precision_error[recall] = low, high - low if rounded else torch.zeros_like(low)
+        return StreamedSingleLogit(
+            auprc=auprc,
+            precision_at=precision,
+            auprc_per_class=bounds[0],
+            auprc_error=error if rounded else torch.zeros_like(error),
+            precision_error=precision_error,
+        )
+
+
+class OpenSetMetrics(_Histograms):
+    """`open_set` over batches and ranks, from three histograms: known and right, known and wrong, unknown.
+
+    States are integer sums of fixed size, as in `SingleLogitMetrics`, with the same bins and the same
+    statement: equal to `open_set` if no score shares its bin with another value (bfloat16 and float16 logits
+        at the default bits=20), otherwise
+    within `auroc_error` and `oscr_error`. Memory: 3 * 2^(bits+3) bytes (24 MiB), and as much again for reset.
+
+    Args:
+        num_classes: K, the known classes.
+        bits: bits of a bin, 2 to 24.
+        kwargs: options of torchmetrics.Metric.
+
+    `update(logits, target)` adds known samples, `update(logits)` unknown ones; neither waits for the device.
+    `compute()` returns StreamedOpenSet: `auroc`, `oscr`, `accuracy`, `auroc_error`, `oscr_error`; NaN for what lacks
+    known or unknown samples. NaN logits and labels out of range seen in update raise ValueError in compute.
+
+    Paper: as `open_set`.
+
+    Example:
+        >>> metric = OpenSetMetrics(num_classes=2)
+        >>> metric.update(torch.tensor([[4.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0]))
+        >>> metric.update(torch.tensor([[1.0, 2.0]]))
+        >>> result = metric.compute()
+        >>> result.auroc.item(), result.oscr.item(), result.accuracy.item()
+        (0.75, 0.5, 0.5)
+    """
+
+    right: Tensor
+    wrong: Tensor
+    unknown: Tensor
+
+    def __init__(self, num_classes: int, bits: int = 20, **kwargs: Any) -> None:
+        super().__init__(num_classes, bits, **kwargs)
+        for name in ("right", "wrong", "unknown"):
+            self._add_count(name, 1 << bits)
+
+    def update(self, logits: Tensor, target: Tensor | None = None) -> None:
+        """Adds (N, K) logits: of known samples with their (N,) labels, or of unknown ones without."""
+        logits = self._check(logits)
+        bins = self._bins(logits.amax(dim=1))
+        if target is None:
+            self.unknown.scatter_add_(0, bins, torch.ones_like(bins))
+            return
+        right = correct(logits, self._labels(target, logits)).long()
+        self.right.scatter_add_(0, bins, right)
+        self.wrong.scatter_add_(0, bins, 1 - right)
+
+    def compute(self) -> StreamedOpenSet:
+        """The measures over everything seen."""
+        rounded = self._refuse_faults()
+        known = (self.right + self.wrong).sum()
+        won, spread = pairs_won(self.right + self.wrong, self.unknown)
+        won_right, spread_right = pairs_won(self.right, self.unknown)
+        return StreamedOpenSet(
+            auroc=won / known,
+            oscr=won_right / known,
+            accuracy=self.right.sum().double() / known,
+            auroc_error=spread / known if rounded else torch.zeros_like(spread),
+            oscr_error=spread_right / known if rounded else torch.zeros_like(spread_right),
+        )
