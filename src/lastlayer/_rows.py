@@ -1,0 +1,56 @@
+"""Rows divided by a power of their norm: what soft logit normalization and the normalized head stand on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def soft_normalize(x: Tensor, gamma: float = 1.0, tau: Tensor | float = 1.0, dim: int = -1) -> Tensor:
+    """x / (tau ||x||^gamma) along an axis, without an epsilon; exactly zero rows give 0 with gradient 0.
+
+    The row is first divided by its largest entry m, so that no square overflows or vanishes. The result,
+    (x/m) ||x/m||^-gamma m^(1-gamma) / tau, does not depend on m, so no gradient flows through it.
+
+    Half precision is computed and returned in float32; a float16 gradient too large for the format is clamped to its
+    largest finite value.
+    """
+    if x.dtype is torch.float16:
+        x = _ClampedUpcast.apply(x)  # type: ignore[no-untyped-call]
+    elif x.dtype is torch.bfloat16:
+        x = x.float()
+    low, high = torch.aminmax(x.detach(), dim=dim, keepdim=True)
+    largest = torch.maximum(high, -low)
+    nonzero = largest > 0
+    # Below the smallest normal number the division itself would overflow; scaled by that number, squares still fit.
+    largest = largest.clamp(min=torch.finfo(x.dtype).tiny)
+    scaled = x / largest
+    norm = torch.where(nonzero, torch.linalg.vector_norm(scaled, dim=dim, keepdim=True), 1.0)
+    factor = largest.pow(1 - gamma) / tau * norm.pow(-gamma)
+    return scaled * torch.where(nonzero, factor, 0.0)
+
+
+def unit(x: Tensor, dim: int = -1) -> Tensor:
+    """x / ||x||, in float32 or better; zero rows stay zero, with gradient 0."""
+    return soft_normalize(x, dim=dim)
+
+
+class _ClampedUpcast(torch.autograd.Function):
+    """float16 to float32; the gradient comes back within float16's finite range."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.float()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        limit = torch.finfo(torch.float16).max
+        return gradient.clamp(-limit, limit).half()

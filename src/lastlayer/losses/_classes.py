@@ -1,0 +1,136 @@
+"""Evaluating L_k, the loss if the label were k: for the label of each sample, or for every class at once.
+
+A per-sample loss is written once, as a function of a selection of classes. With index targets the selection is the
+label and the result is (N, 1, ...); with probability targets it is every class and the result is (N, K, ...).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lastlayer.losses._target import Problem
+
+
+class Selection(Protocol):
+    """The classes at which L_k is asked for."""
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """The entries of values (N, K, ...) at the selected classes."""
+
+    def sum_others(self, terms: Tensor) -> Tensor:
+        """Sum of non-negative terms over the classes other than the selected one."""
+
+    def max_others(self, scores: Tensor) -> Tensor:
+        """Largest score among the classes other than the selected one; -inf if there is none."""
+
+    def cross_entropy(self, logits: Tensor, replaced: Tensor) -> Tensor:
+        """Cross-entropy at the selected class, whose logit is replaced by the one given."""
+
+
+class AtLabel:
+    """The label of each sample."""
+
+    def __init__(self, index: Tensor) -> None:
+        self.index = index  # (N, 1, ...)
+
+    def __call__(self, values: Tensor) -> Tensor:
+        return values.expand(self.index.shape[0], -1, *self.index.shape[2:]).gather(1, self.index)
+
+    def sum_others(self, terms: Tensor) -> Tensor:
+        return terms.scatter(1, self.index, 0.0).sum(1, keepdim=True)
+
+    def max_others(self, scores: Tensor) -> Tensor:
+        return scores.scatter(1, self.index, float("-inf")).amax(1, keepdim=True)
+
+    def cross_entropy(self, logits: Tensor, replaced: Tensor) -> Tensor:
+        return -F.log_softmax(logits.scatter(1, self.index, replaced), dim=1).gather(1, self.index)
+
+
+class AtEveryClass:
+    """All K classes.
+
+    A sum over the others is the whole sum less one term, which cancels where that term is the largest: there the others
+    are summed on their own.
+    """
+
+    def __call__(self, values: Tensor) -> Tensor:
+        return values
+
+    def sum_others(self, terms: Tensor) -> Tensor:
+        top = AtLabel(terms.argmax(1, keepdim=True))
+        return torch.where(_is_class(top, terms), top.sum_others(terms), terms.sum(1, keepdim=True) - terms)
+
+    def max_others(self, scores: Tensor) -> Tensor:
+        top = AtLabel(scores.argmax(1, keepdim=True))
+        return torch.where(_is_class(top, scores), top.max_others(scores), scores.amax(1, keepdim=True))
+
+    def cross_entropy(self, logits: Tensor, replaced: Tensor) -> Tensor:
+        largest = logits.detach().amax(1, keepdim=True)
+        logits, replaced = logits - largest, replaced - largest
+        top = AtLabel(logits.argmax(1, keepdim=True))
+        is_top = _is_class(top, logits)
+        exponentials = logits.exp()
+        # Away from the largest logit the rest of the sum is at least 1, so its logarithm is safe.
+        rest = torch.where(is_top, 1.0, exponentials.sum(1, keepdim=True) - exponentials)
+        without_top = logits.scatter(1, top.index, float("-inf")).logsumexp(1, keepdim=True)
+        return softplus(torch.where(is_top, without_top, rest.log()) - replaced)
+
+
+def _is_class(chosen: AtLabel, like: Tensor) -> Tensor:
+    return torch.zeros_like(like, dtype=torch.bool).scatter(1, chosen.index, True)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + e^x). torch's default goes linear at 20, which costs 1e-10; from 40 on the two agree to the last bit."""
+    return F.softplus(x, threshold=40.0)
+
+
+def evaluate(problem: Problem, loss: Callable[[Selection], Tensor], label_smoothing: float = 0.0) -> Tensor:
+    """Reduce sum_k t_k w_k L_k over the samples, where `loss` gives L_k at a selection of classes.
+
+    Label smoothing replaces t by (1 - a) t + a / K. The mean is torch's: over index targets it divides by the sum of
+    the labels' weights, over probabilities by the number of samples.
+    """
+    weight = None if problem.weight is None else problem.row_of_classes(problem.weight)
+
+    def weighted(at: Selection, values: Tensor) -> Tensor:
+        return values if weight is None else values * at(weight)
+
+    if problem.probabilities is not None:
+        smooth = (1 - label_smoothing) * problem.probabilities + label_smoothing / problem.logits.shape[1]
+        every = AtEveryClass()
+        per_sample = (smooth * weighted(every, loss(every))).sum(1)
+        return problem.reduce(per_sample, normaliser(problem))
+
+    per_class = loss(AtEveryClass()) if label_smoothing else None
+    parts = []
+    for labels in problem.labels:
+        at_label = AtLabel(labels.index)
+        value = weighted(at_label, loss(at_label) if per_class is None else at_label(per_class)).squeeze(1)
+        if per_class is not None:
+            uniform = weighted(AtEveryClass(), per_class).mean(1)
+            value = (1 - label_smoothing) * value + label_smoothing * uniform
+        parts.append(torch.where(labels.valid, labels.share * value, 0.0))
+    return problem.reduce(sum(parts[1:], parts[0]), normaliser(problem))
+
+
+def normaliser(problem: Problem) -> Tensor | int:
+    """What the mean divides by: the labels' weights if each sample has one label, else the number of samples.
+
+    An ignored label takes its share of the sample out of the count.
+    """
+    if problem.probabilities is not None:
+        return problem.probabilities.shape[0] * math.prod(problem.probabilities.shape[2:])
+    counts = []
+    for labels in problem.labels:
+        share = torch.as_tensor(labels.share, dtype=problem.logits.dtype, device=problem.logits.device)
+        if problem.weight is not None and len(problem.labels) == 1:
+            share = AtLabel(labels.index)(problem.row_of_classes(problem.weight)).squeeze(1)
+        counts.append(torch.where(labels.valid, share, 0.0).sum())
+    return sum(counts[1:], counts[0])

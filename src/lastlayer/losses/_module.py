@@ -1,0 +1,180 @@
+"""The Module of every loss, made from its function, and the registry of losses by name.
+
+Adding a loss is adding a file: a function, a class that names it, and `register`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+COMMON = {"weight": None, "class_weight": None, "ignore_index": -100, "reduction": "mean"}
+
+
+class Loss(nn.Module):
+    """A loss as a Module: holds hyperparameters, no weights to learn, and calls its function.
+
+    The keyword arguments are those of the function. Tensors among them are buffers and move with the module.
+
+    Attributes:
+        num_classes: the number of classes, or None to take it from the logits of each call.
+        aligned: whether a small enough loss implies logit separation (Keren et al., 2018).
+        learning_rate, weight_decay: where to start a search with SGD and momentum 0.9.
+    """
+
+    function: ClassVar[Callable[..., Tensor]]
+    aligned: ClassVar[bool] = False
+    learning_rate: ClassVar[float] = 0.1
+    weight_decay: ClassVar[float] = 1e-4
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = inspect.Parameter("num_classes", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
+        cls.__signature__ = inspect.Signature([own, *cls._parameters_of_function()])  # type: ignore[attr-defined]
+
+    @classmethod
+    def _parameters_of_function(cls) -> list[inspect.Parameter]:
+        parameters = inspect.signature(cls.function).parameters.values()
+        return [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+
+    def __init__(self, num_classes: int | None = None, **hyperparameters: Any) -> None:
+        super().__init__()
+        if num_classes is not None and (not isinstance(num_classes, int) or num_classes < 1):
+            raise ValueError(f"num_classes must be a positive integer or None, got {num_classes!r}")
+        self.num_classes = num_classes
+        known = {p.name: p.default for p in self._parameters_of_function()}
+        for name in hyperparameters:
+            if name not in known:
+                raise TypeError(f"{type(self).__name__} has no argument {name!r}{_nearest(name, known)}")
+        self._names = tuple(known)
+        for name, default in known.items():
+            value = hyperparameters.get(name, default)
+            if value is inspect.Parameter.empty:
+                raise TypeError(f"{type(self).__name__} needs {name}=..., which has no default")
+            if isinstance(value, Sequence) and not isinstance(value, str):
+                value = torch.as_tensor(value)
+            if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+                self.register_buffer(name, value)
+            else:
+                setattr(self, name, value)
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """The keyword arguments of the function, as they stand now."""
+        return {name: getattr(self, name) for name in self._names}
+
+    def forward(self, *inputs: Any) -> Tensor:
+        if self.num_classes is not None and (found := self.count_classes(*inputs)) != self.num_classes:
+            raise ValueError(
+                f"{type(self).__name__} was made for num_classes={self.num_classes}, but was given {found} classes "
+                f"(shape {tuple(inputs[0].shape)})"
+            )
+        return type(self).function(*inputs, **self.hyperparameters())
+
+    @staticmethod
+    def count_classes(*inputs: Tensor) -> int:
+        """The number of classes in the inputs of a call."""
+        return inputs[0].shape[min(1, inputs[0].dim() - 1)]
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """What to predict with: softmax over the classes of logits (N, K, ...) or (K,), in float32 or better."""
+        return softmax(self.scores(logits))
+
+    def scores(self, logits: Tensor) -> Tensor:
+        """The logits as the loss's softmax sees them."""
+        return at_least_float32(logits)
+
+    def extra_repr(self) -> str:
+        shown: dict[str, Any] = {"num_classes": self.num_classes} if self.num_classes is not None else {}
+        for name, value in self.hyperparameters().items():
+            if name in COMMON and not isinstance(value, Tensor) and value == COMMON[name]:
+                continue
+            shown[name] = f"tensor{tuple(value.shape)}" if isinstance(value, Tensor) else value
+        return ", ".join(f"{name}={value}" for name, value in shown.items())
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A name in the registry: which Module it makes, and with which hyperparameters of its own."""
+
+    name: str
+    module: type[Loss]
+    hyperparameters: dict[str, Any]
+
+
+_registry: dict[str, Entry] = {}
+_Module = TypeVar("_Module", bound=type[Loss])
+
+
+def register(name: str, **hyperparameters: Any) -> Callable[[_Module], _Module]:
+    """Class decorator: make the loss known to `create` under a name, with hyperparameters of its own."""
+
+    def add(module: _Module) -> _Module:
+        if name in _registry:
+            raise ValueError(f"a loss named {name!r} is registered already: {_registry[name].module.__name__}")
+        _registry[name] = Entry(name, module, hyperparameters)
+        return module
+
+    return add
+
+
+def available() -> list[str]:
+    """The names that `create` knows, in alphabetical order.
+
+    Example:
+        >>> from lastlayer import losses
+        >>> "sln" in losses.available()
+        True
+    """
+    return sorted(_registry)
+
+
+def entry(name: str) -> Entry:
+    """The registry's entry for a name; ValueError with the nearest spelling for an unknown one."""
+    if name not in _registry:
+        raise ValueError(f"no loss is named {name!r}{_nearest(name, _registry)}; known: {', '.join(available())}")
+    return _registry[name]
+
+
+def create(name: str, num_classes: int | None = None, **hyperparameters: Any) -> Loss:
+    """Make a loss by name.
+
+    Args:
+        name: one of `available()`.
+        num_classes: the number of classes, or None to take it from the logits of each call.
+        hyperparameters: keyword arguments of the loss's function.
+
+    Raises:
+        ValueError: for an unknown name.
+        TypeError: for an unknown hyperparameter, or a missing one that has no default.
+
+    Example:
+        >>> from lastlayer import losses
+        >>> losses.create("sln", num_classes=100, gamma=0.6)
+        SoftLogitNormLoss(num_classes=100, gamma=0.6, tau=None, label_smoothing=0.0)
+        >>> losses.create("ls")
+        CrossEntropyLoss(temperature=1.0, label_smoothing=0.1)
+    """
+    found = entry(name)
+    return found.module(num_classes, **{**found.hyperparameters, **hyperparameters})
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Half precision becomes float32; float32 and float64 stay."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Softmax over the class axis of (N, K, ...) or (K,)."""
+    return F.softmax(scores, dim=min(1, scores.dim() - 1))
+
+
+def _nearest(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f", did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,239 @@
+"""Reading logits and targets: every check, every form of target, the same words for every loss.
+
+A target is class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam), which is mixup and
+cutmix without a dense matrix and means exactly the probabilities lam e_{y_a} + (1 - lam) e_{y_b}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Reduction = Literal["none", "mean", "sum"]
+MixedPair = tuple[Tensor, Tensor, "Tensor | float"]
+Target = Tensor | MixedPair
+
+_INTEGERS = {
+    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.uint16, torch.uint32, torch.uint64,
+}  # fmt: skip
+_always_check_labels = False
+
+
+@contextlib.contextmanager
+def check_labels() -> Iterator[None]:
+    """Check the range of labels on every device while this context is open.
+
+    Out of it, labels are checked on the CPU alone: on an accelerator the check would make the host wait for the device
+    at every step. Use it for the first step of a training, or to find the label behind a device-side assertion.
+
+    Example:
+        >>> import torch
+        >>> from lastlayer import losses
+        >>> with losses.check_labels():
+        ...     losses.cross_entropy(torch.zeros(2, 3), torch.tensor([0, 3]))
+        Traceback (most recent call last):
+        ValueError: target has the label 3, but there are 3 classes: labels must lie in 0..2, or equal ignore_index=-100
+    """
+    global _always_check_labels
+    before, _always_check_labels = _always_check_labels, True
+    try:
+        yield
+    finally:
+        _always_check_labels = before
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Class indices, ready to gather with, and which of them count."""
+
+    index: Tensor  # (N, 1, ...) int64; 0 where ignored
+    valid: Tensor  # (N, ...) bool
+    share: Tensor | float = 1.0  # the part of the sample's target that this label holds
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One call of a per-sample loss: what came in, checked and brought to one form.
+
+    Either `probabilities` is given or `labels` is; two labels are a mixed pair.
+    """
+
+    logits: Tensor  # (N, K, ...) float32 or float64
+    labels: tuple[Labels, ...]
+    probabilities: Tensor | None  # (N, K, ...)
+    weight: Tensor | None  # (K,)
+    reduction: Reduction
+    unbatched: bool  # the caller gave logits (K,)
+
+    def row_of_classes(self, values: Tensor) -> Tensor:
+        """View values (K,) so that they broadcast against the logits (N, K, ...)."""
+        return values.reshape(1, -1, *[1] * (self.logits.dim() - 2))
+
+    def reduce(self, per_sample: Tensor, normaliser: Tensor | int) -> Tensor:
+        """Apply the reduction; the mean divides by the normaliser, as torch's cross_entropy does."""
+        if self.reduction == "sum":
+            return per_sample.sum()
+        if self.reduction == "mean":
+            return per_sample.sum() / normaliser
+        return per_sample.squeeze(0) if self.unbatched else per_sample
+
+
+def read(
+    logits: Tensor,
+    target: Target,
+    *,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    name: str = "logits",
+    weight_name: str = "weight",
+) -> Problem:
+    """Check the arguments every per-sample loss takes and bring them to one form."""
+    logits = read_scores(logits, name)
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}")
+    unbatched = logits.dim() == 1
+    if unbatched:
+        logits = logits.unsqueeze(0)
+        target = _add_batch_dimension(target)
+    if weight is not None:
+        weight = read_class_vector(weight, weight_name, logits)
+    labels: tuple[Labels, ...] = ()
+    probabilities = None
+    if isinstance(target, tuple):
+        labels = _read_pair(target, logits, ignore_index, name)
+    elif is_probabilities(target, logits, name):
+        if ignore_index >= 0:
+            raise ValueError(
+                f"ignore_index={ignore_index} applies to class indices; the target holds class probabilities. "
+                "Give an ignored sample weight 0 in the target instead"
+            )
+        probabilities = target.to(logits.dtype)
+    else:
+        labels = (_read_labels(target, logits, ignore_index, name),)
+    return Problem(logits, labels, probabilities, weight, reduction, unbatched)  # type: ignore[arg-type]
+
+
+def read_scores(scores: Tensor, name: str) -> Tensor:
+    """Check a floating-point tensor (N, K, ...) or (K,) and bring half precision to float32."""
+    if not isinstance(scores, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(scores).__name__}")
+    if not scores.is_floating_point():
+        raise TypeError(f"{name} must be floating point, got {scores.dtype}: convert with {name}.float()")
+    if scores.dim() == 0 or scores.shape[min(1, scores.dim() - 1)] == 0:
+        raise ValueError(f"{name} must have shape (N, K, ...) or (K,) with K >= 1 classes, got {tuple(scores.shape)}")
+    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+
+
+def read_class_vector(values: Tensor | Sequence[float], name: str, logits: Tensor) -> Tensor:
+    """Check one number a class, shape (K,), and bring it to the logits' dtype; sequences become tensors."""
+    if not isinstance(values, Tensor):
+        values = torch.as_tensor(values, device=logits.device)
+    if values.is_complex() or values.dtype is torch.bool:
+        raise TypeError(f"{name} must be real numbers, got {values.dtype}")
+    if values.shape != logits.shape[1:2]:
+        raise ValueError(f"{name} must have shape ({logits.shape[1]},), one number a class, got {tuple(values.shape)}")
+    _check_same_device(values, name, logits)
+    return values.to(logits.dtype)
+
+
+def is_probabilities(target: Tensor, logits: Tensor, name: str) -> bool:
+    """Tell class probabilities from class indices, by shape and dtype, as torch's cross_entropy does."""
+    if not isinstance(target, Tensor):
+        raise TypeError(
+            "target must be a tensor of class indices or class probabilities, or a mixed pair (y_a, y_b, lam), "
+            f"got {type(target).__name__}"
+        )
+    if target.shape != logits.shape:
+        return False
+    if not target.is_floating_point():
+        raise TypeError(
+            f"target has the shape of {name}, {tuple(target.shape)}, so it must hold class probabilities in floating "
+            f"point, got {target.dtype}: convert with target.float(), or give class indices of shape "
+            f"{(target.shape[0], *target.shape[2:])}"
+        )
+    _check_same_device(target, "target", logits)
+    return True
+
+
+def check_range(
+    name: str, value: Tensor | float, low: float, high: float = float("inf"), *, open_low: bool = False
+) -> None:
+    """Raise unless low <= value <= high (low < value where open)."""
+    if isinstance(value, Tensor):  # a learnable or scheduled number: reading it would stall the device
+        return
+    if not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    if not (low < value <= high if open_low else low <= value <= high):
+        bracket = "(" if open_low else "["
+        raise ValueError(f"{name} must lie in {bracket}{low}, {high}], got {value}")
+
+
+def _add_batch_dimension(target: Target) -> Target:
+    if isinstance(target, tuple):
+        return tuple(t.unsqueeze(0) if isinstance(t, Tensor) else t for t in target)  # type: ignore[return-value]
+    return target.unsqueeze(0) if isinstance(target, Tensor) else target
+
+
+def _read_labels(labels: Tensor, logits: Tensor, ignore_index: int, name: str) -> Labels:
+    expected = (logits.shape[0], *logits.shape[2:])
+    if tuple(labels.shape) != expected:
+        raise ValueError(
+            f"target must be class indices of shape {expected} or class probabilities of shape {tuple(logits.shape)} "
+            f"for {name} of shape {tuple(logits.shape)}, got shape {tuple(labels.shape)}"
+        )
+    if labels.dtype not in _INTEGERS:
+        raise TypeError(
+            f"class indices must be integers, got {labels.dtype}: convert with target.long(), or give class "
+            f"probabilities of shape {tuple(logits.shape)}"
+        )
+    _check_same_device(labels, "target", logits)
+    labels = labels.long()
+    valid = labels != ignore_index
+    index = torch.where(valid, labels, 0)
+    _check_label_range(index, logits.shape[1], ignore_index)
+    return Labels(index.unsqueeze(1), valid)
+
+
+def _read_pair(pair: MixedPair, logits: Tensor, ignore_index: int, name: str) -> tuple[Labels, ...]:
+    if len(pair) != 3:
+        raise ValueError(f"a mixed target is (y_a, y_b, lam), got a tuple of {len(pair)}")
+    first, second, lam = pair
+    if not (isinstance(first, Tensor) and isinstance(second, Tensor)):
+        raise TypeError("y_a and y_b of a mixed target must be tensors of class indices")
+    if isinstance(lam, Tensor):
+        if lam.dim() > 0 and tuple(lam.shape) != (logits.shape[0],):
+            raise ValueError(f"lam must be a number or of shape ({logits.shape[0]},), got {tuple(lam.shape)}")
+        lam = lam.to(logits.dtype).reshape(-1, *[1] * (logits.dim() - 2)) if lam.dim() else lam.to(logits.dtype)
+    else:
+        check_range("lam", lam, 0.0, 1.0)
+    a = _read_labels(first, logits, ignore_index, name)
+    b = _read_labels(second, logits, ignore_index, name)
+    return Labels(a.index, a.valid, lam), Labels(b.index, b.valid, 1 - lam)
+
+
+def _check_label_range(labels: Tensor, num_classes: int, ignore_index: int) -> None:
+    if torch.compiler.is_compiling() or labels.numel() == 0:
+        return
+    if labels.device.type != "cpu" and not _always_check_labels:
+        return
+    try:
+        low, high = (int(v) for v in torch.aminmax(labels))
+    except RuntimeError:  # inside vmap no value can be read
+        return
+    if low < 0 or high >= num_classes:
+        raise ValueError(
+            f"target has the label {low if low < 0 else high}, but there are {num_classes} classes: labels must lie in "
+            f"0..{num_classes - 1}, or equal ignore_index={ignore_index}"
+        )
+
+
+def _check_same_device(tensor: Tensor, name: str, logits: Tensor) -> None:
+    if tensor.device != logits.device:
+        raise ValueError(f"{name} is on {tensor.device}, the logits on {logits.device}: move one with .to(device)")

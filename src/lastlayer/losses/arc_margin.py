@@ -1,0 +1,79 @@
+"""Additive margin on the angle to the true class: ArcFace."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from lastlayer.losses._classes import Selection, evaluate
+from lastlayer.losses._module import Loss, at_least_float32, register
+from lastlayer.losses._target import Target, check_range, read
+
+
+def arc_margin(
+    cosines: Tensor,
+    target: Target,
+    *,
+    margin: float = 0.5,
+    scale: float = 64.0,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """ArcFace (Deng et al., 2019): cross-entropy of scaled cosines, the true angle enlarged by a margin.
+
+        c_k = cos(theta_k)  ->  cos(theta_k + margin)           where theta_k <= pi - margin
+                                c_k - margin sin(margin)        beyond, which keeps it decreasing in theta_k
+        L_k = cross-entropy of scale * cosines with that entry replaced
+
+    Args:
+        cosines: (N, K), (N, K, ...) or (K,): the logits of a `NormalizedHead(scale=1.0, bias=False)`. Values that
+            rounding took past 1 in size count as 1.
+        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
+        margin: angle in radians, in [0, pi].
+        scale: factor on the cosines, > 0.
+        weight, ignore_index, reduction: as in `cross_entropy`.
+
+    Returns:
+        The loss in float32 or better: a scalar, or one value a sample for "none".
+
+    Degenerate cases: at a cosine of exactly 1 or -1 the angle has no derivative; there the gradient is that of
+    cos(margin) c, so it is finite.
+
+    Example:
+        >>> import torch
+        >>> arc_margin(torch.tensor([[0.8, 0.1, -0.3]]), torch.tensor([0]), scale=4.0)
+        tensor(0.2940)
+    """
+    check_range("margin", margin, 0.0, math.pi)
+    check_range("scale", scale, 0.0, open_low=True)
+    problem = read(cosines, target, weight=weight, ignore_index=ignore_index, reduction=reduction, name="cosines")
+    scores = scale * problem.logits
+
+    def loss(at: Selection) -> Tensor:
+        return at.cross_entropy(scores, scale * _enlarge_angle(at(problem.logits), margin))
+
+    return evaluate(problem, loss)
+
+
+def _enlarge_angle(cosine: Tensor, margin: float) -> Tensor:
+    inside = cosine.abs() < 1
+    safe = torch.where(inside, cosine, 0.0)
+    # (1 - c)(1 + c) keeps the digits that 1 - c^2 loses next to 1; the square root's slope is infinite only at 0.
+    sine = torch.where(inside, ((1 - safe) * (1 + safe)).sqrt(), 0.0)
+    clamped = torch.where(inside, cosine, cosine - (cosine - cosine.sign()).detach())
+    enlarged = clamped * math.cos(margin) - sine * math.sin(margin)
+    return torch.where(clamped >= math.cos(math.pi - margin), enlarged, clamped - margin * math.sin(margin))
+
+
+@register("arc-margin")
+class ArcMarginLoss(Loss):
+    """`arc_margin` as a Module; `arc-margin` by name."""
+
+    function = staticmethod(arc_margin)
+    scale: float
+
+    def scores(self, logits: Tensor) -> Tensor:
+        return self.scale * at_least_float32(logits)

@@ -1,0 +1,77 @@
+"""Batch max-margin: the smallest true logit of the batch must lead its largest false one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lastlayer.losses._classes import AtLabel
+from lastlayer.losses._module import Loss, register
+from lastlayer.losses._ranks import Group, max_over_ranks, sum_over_ranks
+from lastlayer.losses._target import Target, check_range, read
+
+
+def batch_max_margin(
+    logits: Tensor, target: Target, *, margin: float = 1.0, sample_term: bool = True, group: Group = None
+) -> Tensor:
+    """Hinge between the extremes of the batch, plus the usual hinge of each sample.
+
+        L = (1/m) max(0, margin - z_+ + z_-) + (1/m) sum_i max(0, margin - z_{i, y_i} + max_{j != y_i} z_ij)
+
+    with z_+ the smallest true and z_- the largest false logit of the m samples. A loss below margin / m implies logit
+    separation within the batch (The Principle of Logit Separation, section 5.2).
+
+    The loss couples the samples of a batch, so it is a scalar and:
+      - Gradient accumulation changes it: each micro-batch has extremes of its own, none beyond the whole batch's.
+      - A short last batch is a batch of its own, with weaker extremes and a larger 1/m. Drop it (`drop_last=True`) if
+        every step should ask for the same.
+
+    Args:
+        logits: (N, K), (N, K, ...) or (K,); every position is a sample.
+        target: class indices (N, ...), or a mixed pair (y_a, y_b, lam) with a number lam, for
+            lam L(y_a) + (1 - lam) L(y_b). Class probabilities have no smallest true logit and are refused.
+        margin: the lead asked for, > 0.
+        sample_term: whether to add the second term; without it only two logits a batch have a gradient.
+        group: a process group to couple across, as in `batch_cross_entropy`.
+
+    Returns:
+        A scalar in float32 or better. NaN for an empty batch; 0 with one class, which has no false logit.
+
+    Example:
+        >>> import torch
+        >>> batch_max_margin(torch.tensor([[3.0, 0.0], [0.0, 0.5]]), torch.tensor([0, 1]))
+        tensor(0.5000)
+    """
+    check_range("margin", margin, 0.0, open_low=True)
+    problem = read(logits, target)
+    if problem.probabilities is not None:
+        raise ValueError(
+            "batch_max_margin needs class indices: with class probabilities no logit is the true one. For mixup give "
+            "the mixed pair (y_a, y_b, lam)"
+        )
+    z = problem.logits
+    total = z.new_zeros(())
+    for labels in problem.labels:
+        if isinstance(labels.share, Tensor) and labels.share.dim():
+            raise ValueError("batch_max_margin couples the samples, so lam of a mixed pair must be one number")
+        total = total + labels.share * _coupled(z, labels.index, margin, sample_term, group)
+    return total
+
+
+def _coupled(z: Tensor, index: Tensor, margin: float, sample_term: bool, group: Group) -> Tensor:
+    at = AtLabel(index)
+    true, best_false = at(z), at.max_others(z)  # (N, 1, ...)
+    m = torch.full((), true.numel(), dtype=z.dtype, device=z.device)
+    hinges = (margin - true + best_false).clamp(min=0.0).sum() if sample_term else z.new_zeros(())
+    if group is None and true.numel() == 0:
+        return hinges / m
+    batch_hinge = (margin + max_over_ranks(-true, group) + max_over_ranks(best_false, group)).clamp(min=0.0)
+    return (batch_hinge + sum_over_ranks(hinges, group)) / sum_over_ranks(m, group)
+
+
+@register("batch-max-margin")
+class BatchMaxMarginLoss(Loss):
+    """`batch_max_margin` as a Module; `batch-max-margin` by name."""
+
+    function = staticmethod(batch_max_margin)
+    aligned = True

@@ -1,0 +1,84 @@
+"""One-vs-all binary cross-entropy, summed over the classes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from lastlayer.losses._classes import Selection, evaluate, normaliser, softplus
+from lastlayer.losses._module import Loss, at_least_float32, register
+from lastlayer.losses._target import Target, check_range, read, read_class_vector
+
+
+def binary_cross_entropy(
+    logits: Tensor,
+    target: Target,
+    *,
+    label_smoothing: float = 0.0,
+    pos_weight: Tensor | None = None,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """K logistic losses, one a class, summed.
+
+        L(t) = w sum_j [a_j t_j softplus(-z_j) + (1 - t_j) softplus(z_j)],    w = sum_k t_k w_k, or 1 without weights
+
+    with a the `pos_weight`. For the label k, t = e_k: softplus(-z_k) + sum_{j != k} softplus(z_j). Aligned with logit
+    separation (Keren et al., 2018): a loss below log 2 over the whole sample puts every true logit above
+    every false one.
+
+    Args:
+        logits: (N, K), (N, K, ...) or (K,).
+        target: class indices (N, ...), a mixed pair (y_a, y_b, lam), or any t in [0, 1]^K of shape (N, K, ...): class
+            probabilities, or the zeros and ones of a multi-label problem.
+        label_smoothing: a in [0, 1]; the target becomes (1 - a) t + a / K, in the class weight w too.
+        pos_weight: factor on the positive term of each class, (K,); above 1 raises recall.
+        weight, ignore_index, reduction: as in `cross_entropy`.
+
+    Returns:
+        The loss in float32 or better: a scalar, or one value a sample for "none". The mean is over samples, not over
+        classes, and divides by what it divides by in `cross_entropy`.
+
+    Example:
+        >>> import torch
+        >>> binary_cross_entropy(torch.tensor([[4.0, -4.0, -4.0]]), torch.tensor([0]))
+        tensor(0.0544)
+        >>> binary_cross_entropy(torch.tensor([[4.0, 4.0, -4.0]]), torch.tensor([[1.0, 1.0, 0.0]]))
+        tensor(0.0544)
+    """
+    check_range("label_smoothing", label_smoothing, 0.0, 1.0)
+    problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
+    factor: Tensor | float = 1.0
+    if pos_weight is not None:
+        factor = problem.row_of_classes(read_class_vector(pos_weight, "pos_weight", problem.logits))
+    negative = softplus(problem.logits)
+
+    def loss(at: Selection) -> Tensor:
+        positive = softplus(-at(problem.logits))
+        return (at(factor) if isinstance(factor, Tensor) else factor) * positive + at.sum_others(negative)
+
+    rows = dataclasses.replace(problem, weight=None, reduction="none", unbatched=False)
+    if problem.probabilities is not None:
+        t = (1 - label_smoothing) * problem.probabilities + label_smoothing / problem.logits.shape[1]
+        per_sample = (t * factor * softplus(-problem.logits) + (1 - t) * negative).sum(1)
+    else:
+        per_sample = evaluate(rows, loss, label_smoothing)
+    if problem.weight is not None:
+        class_weight = problem.row_of_classes(problem.weight)
+        per_sample = per_sample * evaluate(rows, lambda at: at(class_weight), label_smoothing)
+    return problem.reduce(per_sample, normaliser(problem))
+
+
+@register("bce")
+class BinaryCrossEntropyLoss(Loss):
+    """`binary_cross_entropy` as a Module; `bce` by name. Probabilities are the sigmoids, one a class."""
+
+    function = staticmethod(binary_cross_entropy)
+    aligned = True
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Sigmoid of each logit: K independent answers, which need not sum to 1."""
+        return torch.sigmoid(at_least_float32(logits))

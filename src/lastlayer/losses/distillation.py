@@ -1,0 +1,151 @@
+"""Losses that also follow a teacher: Hinton's distillation and its feature-normalised form."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lastlayer.losses._classes import Selection, evaluate
+from lastlayer.losses._module import Loss, register
+from lastlayer.losses._target import Target, check_range, read, read_scores
+
+
+def distillation(
+    logits: Tensor,
+    teacher_logits: Tensor,
+    target: Target,
+    *,
+    temperature: float = 4.0,
+    alpha: float = 0.9,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Knowledge distillation (Hinton, Vinyals & Dean, 2015).
+
+        L_k = alpha T^2 KL(softmax(z_teacher / T) || softmax(z / T)) + (1 - alpha) CE_k(z)
+
+    T^2 keeps the size of the first term's gradient when T changes. No gradient flows to the teacher.
+
+    Args:
+        logits: the student's, (N, K), (N, K, ...) or (K,).
+        teacher_logits: of the same shape.
+        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
+        temperature: T > 0.
+        alpha: share of the teacher's term, in [0, 1].
+        weight, ignore_index, reduction: as in `cross_entropy`; they apply to both terms.
+
+    Returns:
+        The loss in float32 or better: a scalar, or one value a sample for "none".
+
+    Example:
+        >>> import torch
+        >>> z = torch.tensor([[2.0, 0.0, 0.0]])
+        >>> distillation(z, z, torch.tensor([0]))  # a student that equals its teacher pays for the label alone
+        tensor(0.0240)
+    """
+    check_range("temperature", temperature, 0.0, open_low=True)
+    check_range("alpha", alpha, 0.0, 1.0)
+    problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
+    teacher = _read_teacher(teacher_logits, "teacher_logits", logits, problem.logits)
+    log_p = F.log_softmax(problem.logits, dim=1)
+    student_log = F.log_softmax(problem.logits / temperature, dim=1)
+    teacher_log = F.log_softmax(teacher / temperature, dim=1)
+    divergence = (teacher_log.exp() * (teacher_log - student_log)).sum(1, keepdim=True)
+
+    def loss(at: Selection) -> Tensor:
+        return alpha * temperature**2 * divergence - (1 - alpha) * at(log_p)
+
+    return evaluate(problem, loss)
+
+
+def feature_norm_distillation(
+    logits: Tensor,
+    features: Tensor,
+    teacher_logits: Tensor,
+    teacher_features: Tensor,
+    target: Target,
+    *,
+    scale: float = 2.0,
+    beta: float = 9.0,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Feature-normalised distillation (Xu, Rui, Li & Gu, 2020): each sample's feature norm is its temperature.
+
+        q = softmax(scale z / ||h||),    q_teacher = softmax(scale z_teacher / ||h_teacher||)
+        L_k = CE_k(z) - beta sum_j q_teacher,j log q_j
+
+    A large feature norm marks a sample whose label is over-fitted; dividing by it replaces the one temperature of
+    `distillation`. The defaults are those of the authors' public script, which caps the norm of the features at
+    `scale` and leaves the bias alone; here logits, bias included, are divided by the norm, as the paper writes it. No
+    gradient flows to the teacher.
+
+    Args:
+        logits: the student's, (N, K).
+        features: the student's last-layer features h, (N, d).
+        teacher_logits: (N, K).
+        teacher_features: (N, d'), of any width.
+        target: class indices (N,), class probabilities (N, K), or a mixed pair (y_a, y_b, lam).
+        scale: > 0, the norm every sample is brought to.
+        beta: weight of the teacher's term, >= 0.
+        weight, ignore_index, reduction: as in `cross_entropy`; they apply to both terms.
+
+    Returns:
+        The loss in float32 or better: a scalar, or one value a sample for "none".
+
+    Degenerate cases: a zero feature has no norm to divide by; its teacher's term uses q = uniform, without gradient.
+
+    Example:
+        >>> import torch
+        >>> z, h = torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([[3.0, 4.0]])
+        >>> feature_norm_distillation(z, h, z, h, torch.tensor([0]), beta=1.0)
+        tensor(1.2593)
+    """
+    check_range("scale", scale, 0.0, open_low=True)
+    check_range("beta", beta, 0.0)
+    problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
+    if problem.logits.dim() != 2:
+        raise ValueError(f"logits must have shape (N, K), got {tuple(logits.shape)}")
+    teacher = _read_teacher(teacher_logits, "teacher_logits", logits, problem.logits)
+    log_p = F.log_softmax(problem.logits, dim=1)
+    student_log = F.log_softmax(_by_feature_norm(problem.logits, features, "features", scale), dim=1)
+    teacher_q = F.softmax(_by_feature_norm(teacher, teacher_features, "teacher_features", scale).detach(), dim=1)
+    follow = (teacher_q * student_log).sum(1, keepdim=True)
+
+    def loss(at: Selection) -> Tensor:
+        return -at(log_p) - beta * follow
+
+    return evaluate(problem, loss)
+
+
+def _read_teacher(teacher: Tensor, name: str, logits: Tensor, like: Tensor) -> Tensor:
+    teacher = read_scores(teacher, name)
+    if teacher.shape != logits.shape:
+        raise ValueError(f"{name} must have the student's shape {tuple(logits.shape)}, got {tuple(teacher.shape)}")
+    return teacher.detach().to(like.dtype).reshape(like.shape)
+
+
+def _by_feature_norm(logits: Tensor, features: Tensor, name: str, scale: float) -> Tensor:
+    features = read_scores(features, name)
+    if features.dim() != 2 or features.shape[0] != logits.shape[0]:
+        raise ValueError(f"{name} must have shape ({logits.shape[0]}, d), got {tuple(features.shape)}")
+    norm = torch.linalg.vector_norm(features, dim=1, keepdim=True).to(logits.dtype)
+    nonzero = norm > 0
+    return torch.where(nonzero, scale * logits / torch.where(nonzero, norm, 1.0), 0.0)
+
+
+@register("kd")
+class DistillationLoss(Loss):
+    """`distillation` as a Module, called with (logits, teacher_logits, target); `kd` by name."""
+
+    function = staticmethod(distillation)
+
+
+@register("fn-kd")
+class FeatureNormDistillationLoss(Loss):
+    """`feature_norm_distillation` as a Module, called with its five inputs; `fn-kd` by name."""
+
+    function = staticmethod(feature_norm_distillation)

@@ -1,0 +1,61 @@
+"""Focal loss over the softmax: cross-entropy that pays little attention to samples already right."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lastlayer.losses._classes import Selection, evaluate
+from lastlayer.losses._module import Loss, register
+from lastlayer.losses._target import Target, check_range, read
+
+
+def focal(
+    logits: Tensor,
+    target: Target,
+    *,
+    gamma: float = 3.0,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Focal loss (Lin et al., 2017) in its softmax form, as in "Are all losses created equal" (Zhou et al., 2022).
+
+        L_k = -(1 - p_k)^gamma log p_k,    p = softmax(z)
+
+    Args:
+        logits: (N, K), (N, K, ...) or (K,).
+        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
+        gamma: focusing exponent >= 0; 0 is cross-entropy.
+        weight, ignore_index, reduction: as in `cross_entropy`.
+
+    Returns:
+        The loss in float32 or better: a scalar, or one value a sample for "none".
+
+    Degenerate cases: where p_k rounds to 1 the loss and its gradient are 0, for every gamma.
+
+    Example:
+        >>> import torch
+        >>> focal(torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([0]))
+        tensor(0.0023)
+    """
+    check_range("gamma", gamma, 0.0)
+    problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
+    log_p = F.log_softmax(problem.logits, dim=1)
+
+    def loss(at: Selection) -> Tensor:
+        log_p_k = at(log_p)
+        missing = -torch.expm1(log_p_k)  # 1 - p, without cancellation
+        # 0 ** (gamma - 1) in the derivative would be infinite for gamma < 1.
+        focus = torch.where(missing > 0, missing, 1.0) ** gamma
+        return -torch.where(missing > 0, focus * log_p_k, 0.0)
+
+    return evaluate(problem, loss)
+
+
+@register("focal")
+class FocalLoss(Loss):
+    """`focal` as a Module; `focal` by name."""
+
+    function = staticmethod(focal)

@@ -1,0 +1,125 @@
+"""Multiplicative margin on the angle to the true class: L-Softmax."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lastlayer.losses._classes import Selection, evaluate
+from lastlayer.losses._module import Loss, at_least_float32, register
+from lastlayer.losses._target import Target, check_range, read, read_scores
+
+
+def large_margin(
+    features: Tensor,
+    weight: Tensor,
+    target: Target,
+    *,
+    margin: int = 4,
+    lam: float = 0.0,
+    class_weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Large-margin softmax (Liu et al., 2016), without a bias.
+
+        z = W h,    z_k = ||w_k|| ||h|| cos(theta)  ->  (lam z_k + ||w_k|| ||h|| psi(theta)) / (1 + lam)
+        psi(theta) = (-1)^i cos(m theta) - 2 i    for theta in [i pi / m, (i + 1) pi / m]
+        L_k = cross-entropy with that logit replaced
+
+    Args:
+        features: h, (N, d).
+        weight: W, (K, d): the classifier, not class weights.
+        target: class indices (N,), class probabilities (N, K), or a mixed pair (y_a, y_b, lam).
+        margin: m, an integer >= 1; 1 is cross-entropy.
+        lam: >= 0, how much of the plain logit is left; training at margin 4 needs it large at first: `LargeMarginHead`.
+        class_weight: one number a class, (K,).
+        ignore_index, reduction: as in `cross_entropy`.
+
+    Returns:
+        The loss in float32 or better: a scalar, or one value a sample for "none".
+
+    Degenerate cases: a zero feature or classifier row has no angle; its logit is 0 with gradient lam / (1 + lam) of the
+    plain one. Under autocast the product W h runs in the lower precision, the angle in float32.
+
+    Example:
+        >>> import torch
+        >>> h, W = torch.tensor([[2.0, 0.5]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        >>> large_margin(h, W, torch.tensor([0]), margin=2)
+        tensor(0.2370)
+    """
+    features, weight = _read_features(features, weight)
+    problem = read(
+        F.linear(features, weight),
+        target,
+        weight=class_weight,
+        ignore_index=ignore_index,
+        reduction=reduction,
+        weight_name="class_weight",
+    )
+    feature_norms, class_norms = row_norms(features).unsqueeze(1), row_norms(weight).unsqueeze(0)
+
+    def loss(at: Selection) -> Tensor:
+        norms = feature_norms * at(class_norms)
+        return at.cross_entropy(problem.logits, shrink(at(problem.logits), norms, margin, lam))
+
+    return evaluate(problem, loss)
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """Norms of the rows of (N, d), in float32 or better."""
+    norms: Tensor = torch.linalg.vector_norm(at_least_float32(rows), dim=1)
+    return norms
+
+
+def shrink(logit: Tensor, norms: Tensor, margin: int, lam: Tensor | float) -> Tensor:
+    """The true logit with its angle multiplied by the margin, mixed with the plain logit by lam."""
+    if not isinstance(margin, int) or isinstance(margin, bool):
+        raise TypeError(f"margin must be an integer, got {margin!r}")
+    check_range("margin", margin, 1)
+    check_range("lam", lam, 0.0)
+    nonzero = norms > 0
+    cosine = torch.where(nonzero, logit / torch.where(nonzero, norms, 1.0), 0.0)
+    # cos(m theta) is Chebyshev's polynomial in cos(theta): no arccosine, whose slope is infinite at +-1.
+    before, chebyshev = torch.ones_like(cosine), cosine
+    for _ in range(margin - 1):
+        before, chebyshev = chebyshev, 2 * cosine * chebyshev - before
+    segment = torch.zeros_like(cosine)
+    for i in range(1, margin):
+        segment = segment + (cosine <= math.cos(i * math.pi / margin))
+    sign = 1 - 2 * (segment % 2)
+    margined: Tensor = torch.where(nonzero, norms * (sign * chebyshev - 2 * segment), 0.0)
+    mixed: Tensor = (lam * logit + margined) / (1 + lam)
+    return mixed
+
+
+def _read_features(features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    for name, tensor in (("features", features), ("weight", weight)):
+        read_scores(tensor, name)
+        if tensor.dim() != 2:
+            raise ValueError(f"{name} must have two axes, got shape {tuple(tensor.shape)}")
+    if features.shape[1] != weight.shape[1]:
+        raise ValueError(
+            f"features (N, d) and weight (K, d) must agree in d, got {tuple(features.shape)} and {tuple(weight.shape)}"
+        )
+    if features.dtype != weight.dtype:  # autocast features against float32 weights
+        common = torch.promote_types(features.dtype, weight.dtype)
+        return features.to(common), weight.to(common)
+    return features, weight
+
+
+@register("large-margin")
+class LargeMarginLoss(Loss):
+    """`large_margin` as a Module, called with (features, weight, target); `large-margin` by name.
+
+    Predict with the plain logits W h, as `LargeMarginHead` gives them.
+    """
+
+    function = staticmethod(large_margin)
+
+    @staticmethod
+    def count_classes(*inputs: Tensor) -> int:
+        return inputs[1].shape[0]

@@ -1,0 +1,59 @@
+"""Logit adjustment: cross-entropy with the class frequencies added to the logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lastlayer.losses._module import Loss, register
+from lastlayer.losses._target import Target, check_range, read, read_class_vector
+from lastlayer.losses.cross_entropy import softmax_cross_entropy
+
+
+def logit_adjusted(
+    logits: Tensor,
+    target: Target,
+    *,
+    counts: Tensor | Sequence[int],
+    tau: float = 1.0,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Logit-adjusted cross-entropy for long-tailed data (Menon et al., 2021).
+
+        L_k = cross-entropy of z + tau log(n / sum n)
+
+    Prediction uses the plain logits, which then rank classes as if all were equally frequent.
+
+    Args:
+        logits: (N, K), (N, K, ...) or (K,).
+        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
+        counts: n, training samples of each class, (K,), all positive.
+        tau: strength >= 0; 1 is consistent for the balanced error.
+        weight, ignore_index, reduction: as in `cross_entropy`.
+
+    Returns:
+        The loss in float32 or better: a scalar, or one value a sample for "none".
+
+    Example:
+        >>> import torch
+        >>> logit_adjusted(torch.zeros(1, 2), torch.tensor([1]), counts=[90, 10])
+        tensor(2.3026)
+    """
+    check_range("tau", tau, 0.0)
+    problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
+    frequencies = read_class_vector(counts, "counts", problem.logits)
+    if frequencies.device.type == "cpu" and not torch.compiler.is_compiling() and not bool((frequencies > 0).all()):
+        raise ValueError("counts must be positive: a class without training samples has no logarithm to add")
+    prior = (frequencies / frequencies.sum()).log()
+    return softmax_cross_entropy(problem, problem.logits + tau * problem.row_of_classes(prior))
+
+
+@register("logit-adjusted")
+class LogitAdjustedLoss(Loss):
+    """`logit_adjusted` as a Module; `logit-adjusted` by name."""
+
+    function = staticmethod(logit_adjusted)

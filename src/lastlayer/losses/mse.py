@@ -1,0 +1,60 @@
+"""Squared error of the logits against a scaled one-hot target."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from lastlayer.losses._classes import Selection, evaluate
+from lastlayer.losses._module import Loss, register
+from lastlayer.losses._target import Target, check_range, read
+
+
+def mse(
+    logits: Tensor,
+    target: Target,
+    *,
+    kappa: float = 1.0,
+    beta: float = 15.0,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Rescaled squared error (Hui & Belkin, 2021), as in "Are all losses created equal" (Zhou et al., 2022).
+
+        L_k = kappa (z_k - beta)^2 + sum_{j != k} z_j^2
+
+    The squares are summed over the classes; `torch.nn.functional.mse_loss` would also divide by K.
+
+    Args:
+        logits: (N, K), (N, K, ...) or (K,).
+        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
+        kappa: weight of the true class's square, > 0.
+        beta: the value asked of the true logit.
+        weight, ignore_index, reduction: as in `cross_entropy`.
+
+    Returns:
+        The loss in float32 or better: a scalar, or one value a sample for "none".
+
+    Example:
+        >>> import torch
+        >>> mse(torch.tensor([[14.0, 1.0, 2.0]]), torch.tensor([0]))
+        tensor(6.)
+    """
+    check_range("kappa", kappa, 0.0, open_low=True)
+    check_range("beta", beta, float("-inf"))
+    problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
+    squares = problem.logits.square()
+
+    def loss(at: Selection) -> Tensor:
+        return kappa * (at(problem.logits) - beta).square() + at.sum_others(squares)
+
+    return evaluate(problem, loss)
+
+
+@register("mse")
+class MseLoss(Loss):
+    """`mse` as a Module; `mse` by name."""
+
+    function = staticmethod(mse)
+    aligned = True
+    learning_rate = 0.01

@@ -1,0 +1,114 @@
+"""Noise-contrastive estimation: each logit learns to tell its class from noise, on its own."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lastlayer.losses._classes import Selection, evaluate, softplus
+from lastlayer.losses._module import Loss, at_least_float32, register
+from lastlayer.losses._target import Problem, Target, check_range, read, read_class_vector
+
+
+def nce(
+    logits: Tensor,
+    target: Target,
+    *,
+    num_noise: int = 25,
+    noise: Tensor | None = None,
+    samples: Tensor | None = None,
+    include_target: bool = True,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Noise-contrastive estimation (Gutmann & Hyvärinen, 2010), as in "The Principle of Logit Separation", equation 3.
+
+        g_j = sigmoid(z_j - log(t q_j))
+        L_k = -log g_k - t sum_j q_j log(1 - g_j)                      in expectation over the noise
+        L_k = -log g_k - sum_{j among the t labels drawn} log(1 - g_j)     with samples
+
+    Args:
+        logits: (N, K), (N, K, ...) or (K,).
+        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
+        num_noise: t, the number of noise labels a sample; with `samples` it is their number.
+        noise: q, probabilities of the noise over classes, (K,); None is uniform. A class with q = 0 is never noise and
+            costs nothing as a label.
+        samples: drawn labels, (t,) shared by the batch or (N, t); None takes the exact expectation.
+        include_target: whether the noise sum runs over the label too, as the paper prints it. With it the loss cannot
+            reach 0: its infimum at a = t q_y is (1 + a) log(1 + a) - a log a, at z_y = 0.
+        weight, ignore_index, reduction: as in `cross_entropy`.
+
+    Returns:
+        The loss in float32 or better: a scalar, or one value a sample for "none".
+
+    Example:
+        >>> import torch
+        >>> nce(torch.tensor([[0.0, -9.0, -9.0]]), torch.tensor([0]), num_noise=3)
+        tensor(1.3865)
+    """
+    problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
+    if samples is not None:
+        samples = _read_samples(samples, problem)
+        num_noise = samples.shape[1]
+    _check_num_noise(num_noise)
+    expected = expected_noise(num_noise, noise, problem.logits)
+    scores = problem.logits - problem.row_of_classes(expected.log())
+    # Where q = 0 the score is +inf: the noise term is 0 times infinity, and 0 is its limit.
+    finite = torch.where(scores == float("inf"), 0.0, scores)
+    if samples is None:
+        terms = problem.row_of_classes(expected) * softplus(finite)  # (N, K, ...)
+    else:
+        drawn = softplus(finite.gather(1, samples))  # (N, t, ...)
+        terms = torch.zeros_like(finite).scatter_add(1, samples, drawn)
+    every = terms.sum(1, keepdim=True) if include_target else None
+
+    def loss(at: Selection) -> Tensor:
+        return softplus(-at(scores)) + (at.sum_others(terms) if every is None else every)
+
+    return evaluate(problem, loss)
+
+
+def expected_noise(num_noise: int, noise: Tensor | None, logits: Tensor) -> Tensor:
+    """t q, the expected number of noise labels of each class, (K,)."""
+    if noise is None:
+        return torch.full(logits.shape[1:2], num_noise / logits.shape[1], dtype=logits.dtype, device=logits.device)
+    return num_noise * read_class_vector(noise, "noise", logits)
+
+
+def _check_num_noise(num_noise: int) -> None:
+    if not isinstance(num_noise, int):
+        raise TypeError(f"num_noise must be an integer, got {type(num_noise).__name__}")
+    check_range("num_noise", num_noise, 1)
+
+
+def _read_samples(samples: Tensor, problem: Problem) -> Tensor:
+    """Bring drawn labels to (N, t, ...)."""
+    if not isinstance(samples, Tensor) or samples.is_floating_point() or samples.dtype is torch.bool:
+        raise TypeError("samples must be a tensor of class indices in an integer dtype")
+    rows, extra = problem.logits.shape[0], problem.logits.shape[2:]
+    if samples.dim() == 1:
+        samples = samples.reshape(1, -1, *[1] * len(extra))
+    elif samples.dim() != 2 or samples.shape[0] != rows:
+        raise ValueError(f"samples must have shape (t,) or ({rows}, t), got {tuple(samples.shape)}")
+    else:
+        samples = samples.reshape(*samples.shape, *[1] * len(extra))
+    return samples.long().expand(rows, -1, *extra)
+
+
+@register("nce")
+class NceLoss(Loss):
+    """`nce` as a Module; `nce` by name. Probabilities are g, one a class: is it data of this class, or noise?"""
+
+    function = staticmethod(nce)
+    aligned = True
+    num_noise: int
+    noise: Tensor | None
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """g_j = sigmoid(z_j - log(t q_j)): K independent answers, which need not sum to 1."""
+        z = at_least_float32(logits)
+        batched = z.unsqueeze(0) if z.dim() == 1 else z
+        offset = expected_noise(self.num_noise, self.noise, batched).log()
+        g = torch.sigmoid(batched - offset.reshape(1, -1, *[1] * (batched.dim() - 2)))
+        return g.squeeze(0) if z.dim() == 1 else g

@@ -1,0 +1,59 @@
+"""Cross-entropy that also asks the log-partition to be zero, so that a logit is a log-probability by itself."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from lastlayer.losses._classes import Selection, evaluate
+from lastlayer.losses._module import Loss, register
+from lastlayer.losses._target import Target, check_range, read
+
+
+def self_norm(
+    logits: Tensor,
+    target: Target,
+    *,
+    alpha: float = 0.1,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Self-normalised cross-entropy (Devlin et al., 2014), as in "The Principle of Logit Separation".
+
+        L_k = lse(z) - z_k + alpha lse(z)^2,    lse(z) = log sum_j exp(z_j)
+
+    Aligned with logit separation: below min(log(1 + e^-2), alpha (1 - log 2)^2) over the whole sample, every true logit
+    exceeds every false one (Keren et al., 2018).
+
+    Args:
+        logits: (N, K), (N, K, ...) or (K,).
+        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
+        alpha: strength of the second term, >= 0.
+        weight, ignore_index, reduction: as in `cross_entropy`.
+
+    Returns:
+        The loss in float32 or better: a scalar, or one value a sample for "none".
+
+    Example:
+        >>> import torch
+        >>> self_norm(torch.tensor([[0.0, -8.0, -8.0]]), torch.tensor([0]))
+        tensor(0.0007)
+    """
+    check_range("alpha", alpha, 0.0)
+    problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
+    log_p = F.log_softmax(problem.logits, dim=1)
+    penalty = alpha * problem.logits.logsumexp(1, keepdim=True).square()
+
+    def loss(at: Selection) -> Tensor:
+        return penalty - at(log_p)
+
+    return evaluate(problem, loss)
+
+
+@register("self-norm")
+class SelfNormLoss(Loss):
+    """`self_norm` as a Module; `self-norm` by name."""
+
+    function = staticmethod(self_norm)
+    aligned = True

@@ -1,0 +1,145 @@
+"""Soft logit normalization and its limit, logit normalization."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from lastlayer._rows import soft_normalize
+from lastlayer.losses._module import Loss, register
+from lastlayer.losses._target import Target, check_range, read
+from lastlayer.losses.cross_entropy import softmax_cross_entropy
+
+
+def default_tau(num_classes: int, gamma: float = 0.7) -> float:
+    """The temperature by the number of classes, tau(K) = 0.2 (K / 10)^(-gamma / 2).
+
+    The norm of K logits grows like sqrt(K), so the temperature that keeps the normalised logits in range shrinks like
+    its gamma-th power. (Soft Logit Normalization, appendix A, with the exponent corrected.)
+
+    Example:
+        >>> [round(default_tau(K), 4) for K in (10, 100, 1000)]
+        [0.2, 0.0893, 0.0399]
+    """
+    if num_classes < 1:
+        raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+    return float(0.2 * (num_classes / 10) ** (-gamma / 2))
+
+
+def soft_logit_norm(
+    logits: Tensor,
+    target: Target,
+    *,
+    gamma: float = 0.7,
+    tau: float | None = None,
+    label_smoothing: float = 0.0,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Cross-entropy of logits divided by a power of their norm (SLN).
+
+        s = z / (tau ||z||_2^gamma),    L_k = log sum_j exp(s_j) - s_k
+
+    gamma = 0 is cross-entropy at temperature tau; gamma = 1 is `logit_norm`. No epsilon is added to the norm.
+
+    Args:
+        logits: (N, K), (N, K, ...) or (K,).
+        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
+        gamma: exponent of the norm, in [0, 1].
+        tau: temperature > 0; None takes `default_tau(K, gamma)`.
+        label_smoothing: a in [0, 1]; the target becomes (1 - a) t + a / K.
+        weight, ignore_index, reduction: as in `cross_entropy`.
+
+    Returns:
+        The loss in float32 or better: a scalar, or one value a sample for "none".
+
+    Degenerate cases: at an exactly zero row the loss is log K and its gradient 0. Near it the gradient grows like
+    ||z||^-gamma, which is the formula's own; in float16 it is clamped to the largest finite value.
+
+    Paper: Soft Logit Normalization, equation 2.
+
+    Example:
+        >>> import torch
+        >>> soft_logit_norm(torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([0]), tau=0.5)
+        tensor(0.1574)
+    """
+    check_range("gamma", gamma, 0.0, 1.0)
+    check_range("label_smoothing", label_smoothing, 0.0, 1.0)
+    problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
+    # The problem's logits are float32 already; normalising what the caller gave keeps float16 gradients finite.
+    raw = logits.unsqueeze(0) if problem.unbatched else logits
+    return softmax_cross_entropy(problem, soft_normalized(raw, gamma, tau), label_smoothing)
+
+
+def logit_norm(
+    logits: Tensor,
+    target: Target,
+    *,
+    tau: float | None = None,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Cross-entropy of logits divided by their norm (LogitNorm; Wei et al., 2022): `soft_logit_norm` with gamma = 1.
+
+        s = z / (tau ||z||_2),    L_k = log sum_j exp(s_j) - s_k
+
+    The loss does not change when the logits are multiplied by a positive number.
+
+    Args:
+        logits: (N, K), (N, K, ...) or (K,).
+        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
+        tau: temperature > 0; None takes `default_tau(K, 1.0)`.
+        weight, ignore_index, reduction: as in `cross_entropy`.
+
+    Returns:
+        The loss in float32 or better: a scalar, or one value a sample for "none". Its infimum is
+        log(1 + (K - 1) exp(-sqrt(K / (K - 1)) / tau)), not 0.
+
+    Degenerate cases: as in `soft_logit_norm`.
+
+    Example:
+        >>> import torch
+        >>> z = torch.tensor([[2.0, 0.0, 0.0]])
+        >>> logit_norm(z, torch.tensor([0]), tau=0.5), logit_norm(100 * z, torch.tensor([0]), tau=0.5)
+        (tensor(0.2395), tensor(0.2395))
+    """
+    return soft_logit_norm(
+        logits, target, gamma=1.0, tau=tau, weight=weight, ignore_index=ignore_index, reduction=reduction
+    )
+
+
+def soft_normalized(logits: Tensor, gamma: float, tau: float | None) -> Tensor:
+    """The logits as SLN's softmax sees them; classes on axis 1, or 0 for a single sample."""
+    axis = min(1, logits.dim() - 1)
+    if tau is None:
+        tau = default_tau(logits.shape[axis], gamma)
+    check_range("tau", tau, 0.0, open_low=True)
+    return soft_normalize(logits, gamma, tau, dim=axis)
+
+
+@register("sln")
+class SoftLogitNormLoss(Loss):
+    """`soft_logit_norm` as a Module; `sln` by name. Probabilities are the softmax of the normalised logits."""
+
+    function = staticmethod(soft_logit_norm)
+    learning_rate = 0.01
+    weight_decay = 5e-3
+    gamma: float
+    tau: float | None
+
+    def scores(self, logits: Tensor) -> Tensor:
+        return soft_normalized(logits, self.gamma, self.tau)
+
+
+@register("ln")
+class LogitNormLoss(Loss):
+    """`logit_norm` as a Module; `ln` by name. Probabilities are the softmax of the normalised logits."""
+
+    function = staticmethod(logit_norm)
+    learning_rate = 0.01
+    weight_decay = 5e-3
+    tau: float | None
+
+    def scores(self, logits: Tensor) -> Tensor:
+        return soft_normalized(logits, 1.0, self.tau)

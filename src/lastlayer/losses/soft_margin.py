@@ -1,0 +1,54 @@
+"""Additive margin on the true logit: M-Softmax, and CosFace on a normalized head."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from lastlayer.losses._classes import Selection, evaluate
+from lastlayer.losses._module import Loss, register
+from lastlayer.losses._target import Target, check_range, read
+
+
+def soft_margin(
+    logits: Tensor,
+    target: Target,
+    *,
+    margin: float = 0.5,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Cross-entropy after subtracting a margin from the true logit (Wang et al., 2018, the soft-margin part).
+
+        L_k = log(1 + sum_{j != k} exp(z_j - z_k + margin))
+
+    On the logits of a `NormalizedHead(scale=s, bias=False)`, margin = s m gives CosFace with margin m.
+
+    Args:
+        logits: (N, K), (N, K, ...) or (K,).
+        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
+        margin: >= 0; 0 is cross-entropy.
+        weight, ignore_index, reduction: as in `cross_entropy`.
+
+    Returns:
+        The loss in float32 or better: a scalar, or one value a sample for "none".
+
+    Example:
+        >>> import torch
+        >>> soft_margin(torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([0]))
+        tensor(0.3690)
+    """
+    check_range("margin", margin, 0.0)
+    problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
+
+    def loss(at: Selection) -> Tensor:
+        return at.cross_entropy(problem.logits, at(problem.logits) - margin)
+
+    return evaluate(problem, loss)
+
+
+@register("soft-margin")
+class SoftMarginLoss(Loss):
+    """`soft_margin` as a Module; `soft-margin` by name."""
+
+    function = staticmethod(soft_margin)
