@@ -1,0 +1,86 @@
+"""What every head shares: all logits, some logits, the features the weight multiplies, the equivalent linear layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Head(nn.Module):
+    """Features to logits: `F.linear(head.features(x), *head.linear())`.
+
+    A head says what it does to the features (`features`) and to its parameters (`linear`); logits, all or some, follow.
+
+    Attributes:
+        weight: raw parameters, (num_classes, in_features); write to them in place.
+        bias: raw parameters, (num_classes,), or None.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        for name, value in (("in_features", in_features), ("num_classes", num_classes)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        self.in_features = in_features
+        self.num_classes = num_classes
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the weight multiplies, (..., in_features): where the geometry of the head is measured."""
+        return x
+
+    def linear(self, classes: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """The equivalent additive layer on `features(x)`: weight (K, d) and bias (K,) or None.
+
+        Args:
+            classes: read only these classes' rows, as indices (m,); None for all.
+        """
+        return select(self.weight, classes), None if self.bias is None else select(self.bias, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """All logits, (..., num_classes), of x (..., in_features)."""
+        self._check(x)
+        return F.linear(self.features(x), *self.linear())
+
+    def logit(self, x: Tensor, k: int | Sequence[int] | Tensor) -> Tensor:
+        """The logits of the asked classes only, `head(x)[..., k]`, at a cost that does not depend on num_classes.
+
+        Args:
+            x: (..., in_features).
+            k: one class, for a result (...), or several, (m,), for a result (..., m).
+        """
+        self._check(x)
+        classes = torch.as_tensor(k, device=self.weight.device)
+        if classes.is_floating_point() or classes.dtype is torch.bool or classes.dim() > 1:
+            raise TypeError(f"k must be a class index or a list of them, got {k!r}")
+        if classes.device.type == "cpu" and classes.numel() and not torch.compiler.is_compiling():
+            low, high = (int(v) for v in torch.aminmax(classes))
+            if low < 0 or high >= self.num_classes:
+                raise ValueError(f"k must lie in 0..{self.num_classes - 1}, got {low if low < 0 else high}")
+        logits = F.linear(self.features(x), *self.linear(classes.reshape(-1).long()))
+        return logits.squeeze(-1) if classes.dim() == 0 else logits
+
+    def _check(self, x: Tensor) -> None:
+        if x.shape[-1:] != (self.in_features,):
+            raise ValueError(f"x must have shape (..., {self.in_features}), got {tuple(x.shape)}")
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, num_classes={self.num_classes}"
+
+
+def select(rows: Tensor, classes: Tensor | None) -> Tensor:
+    """The rows of some classes, or of all."""
+    return rows if classes is None else rows.index_select(0, classes)
+
+
+def initial_weight(num_classes: int, in_features: int) -> nn.Parameter:
+    """A classifier's weight as `torch.nn.Linear` starts it: uniform in +-1 / sqrt(in_features)."""
+    weight = nn.Parameter(torch.empty(num_classes, in_features))
+    nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
+    return weight

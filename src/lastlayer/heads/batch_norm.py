@@ -1,0 +1,53 @@
+"""Batch normalization without shift, then a linear layer without bias."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lastlayer.heads._head import Head, initial_weight
+
+
+class BatchNormHead(Head):
+    """logits = W BN(h), BN(h) = gamma (h - mean) / sd, with no shift and no bias.
+
+    In training the statistics are the batch's, in evaluation the running ones. With eps = 0 the quadratic mean of the
+    features' norm over a training batch is ||gamma||, which is what ties weight decay to collapse.
+
+    Args:
+        in_features: d.
+        num_classes: K.
+        gamma: freeze every entry of BN's weight at this constant, so that ||gamma|| = |gamma| sqrt(d); None learns it
+            from 1.
+        eps, momentum: as in `torch.nn.BatchNorm1d`.
+
+    Paper: Neural Collapse with Batch Normalization and Weight Decay, sections 2 and 3.
+
+    Example:
+        >>> import torch
+        >>> head = BatchNormHead(4, 3, gamma=0.5)
+        >>> head.features(torch.randn(64, 4)).norm(dim=1).square().mean().sqrt()  # 0.5 sqrt(4), but for eps
+        tensor(1.0000)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        gamma: float | None = None,
+        *,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+    ) -> None:
+        super().__init__(in_features, num_classes)
+        self.norm = nn.BatchNorm1d(in_features, eps=eps, momentum=momentum)
+        self.norm.register_parameter("bias", None)
+        if gamma is not None:
+            self.norm.weight = nn.Parameter(torch.full((in_features,), float(gamma)), requires_grad=False)
+        self.weight = initial_weight(num_classes, in_features)
+        self.bias = None
+
+    def features(self, x: Tensor) -> Tensor:
+        """The features after batch normalization."""
+        normalized: Tensor = self.norm(x.reshape(-1, self.in_features))
+        return normalized.reshape(x.shape)

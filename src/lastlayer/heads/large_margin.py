@@ -1,0 +1,81 @@
+"""The head of L-Softmax: margined logits in training, plain ones in evaluation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lastlayer.heads._head import Head, initial_weight
+from lastlayer.losses.large_margin import row_norms, shrink
+
+
+class LargeMarginHead(Head):
+    """L-Softmax as a head (Liu et al., 2016): with cross-entropy on its training logits it is `losses.large_margin`.
+
+    `head(x, target)` in training replaces the true logit by (lam z_y + ||w_y|| ||h|| psi(m theta)) / (1 + lam); in
+    evaluation, or without a target, the logits are plain, W h. There is no bias.
+
+    Margin 4 seldom converges from scratch with lam = 0. By default lam falls from 1000 as 1000 / (1 + 0.12 step), one
+    step for each training call with a target, down to a floor of 5; the step is saved in the state_dict.
+
+    Args:
+        in_features: d.
+        num_classes: K.
+        margin: an integer >= 1.
+        lam: (start, floor) to anneal, or one number to keep.
+
+    Example:
+        >>> import torch
+        >>> from lastlayer import losses
+        >>> head = LargeMarginHead(4, 3, lam=1.0)
+        >>> x, y = torch.randn(8, 4), torch.randint(3, (8,))
+        >>> as_head = losses.cross_entropy(head(x, y), y)
+        >>> torch.allclose(as_head, losses.large_margin(x, head.weight, y, lam=1.0))
+        True
+    """
+
+    step: Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        margin: int = 4,
+        lam: float | tuple[float, float] = (1000.0, 5.0),
+    ) -> None:
+        super().__init__(in_features, num_classes)
+        start, floor = lam if isinstance(lam, tuple) else (lam, lam)
+        if not start >= floor >= 0:
+            raise ValueError(f"lam must be a number >= 0 or (start, floor) with start >= floor >= 0, got {lam!r}")
+        if not isinstance(margin, int) or margin < 1:
+            raise ValueError(f"margin must be an integer >= 1, got {margin!r}")
+        self.margin = margin
+        self.start, self.floor = float(start), float(floor)
+        self.weight = initial_weight(num_classes, in_features)
+        self.bias = None
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def lam(self) -> Tensor:
+        """lambda at the present step, as a tensor: reading it costs no synchronisation."""
+        return (self.start / (1 + 0.12 * self.step)).clamp(min=self.floor)
+
+    def forward(self, x: Tensor, target: Tensor | None = None) -> Tensor:
+        """Logits (N, K) of x (N, d): margined in training with a target of class indices (N,), plain otherwise.
+
+        An ignored label (any negative number) leaves its row plain.
+        """
+        logits = super().forward(x)
+        if target is None or not self.training:
+            return logits
+        if target.shape != x.shape[:1] or target.is_floating_point():
+            raise ValueError(f"target must be class indices of shape ({x.shape[0]},), got {tuple(target.shape)}")
+        index = target.long().clamp(min=0).unsqueeze(1)
+        true = logits.gather(1, index)
+        norms = (row_norms(x) * row_norms(self.weight).gather(0, index.squeeze(1))).unsqueeze(1)
+        shrunk = shrink(true.to(norms.dtype), norms, self.margin, self.lam).to(logits.dtype)
+        self.step += 1
+        return logits.scatter(1, index, torch.where(target.unsqueeze(1) >= 0, shrunk, true))
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, margin={self.margin}, lam=({self.start:g}, {self.floor:g})"

@@ -1,0 +1,64 @@
+"""Cosines times a scale: features and classifier rows on the unit sphere."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lastlayer._rows import unit
+from lastlayer.heads._head import Head, initial_weight, select
+
+
+class NormalizedHead(Head):
+    """logits_k = scale cos(w_k, h) - b_k. The bias is subtracted, as the paper writes it.
+
+    Norms are exact, without an epsilon, and computed in float32 or better; a zero feature has cosine 0 with every class
+    and gradient 0. Under autocast the product of the unit vectors runs in the lower precision.
+
+    Args:
+        in_features: d.
+        num_classes: K.
+        scale: a number, or an `nn.Parameter` to learn it.
+        bias: whether to have one.
+        bias_mean, bias_std: mean and spread of the normal distribution the bias starts from.
+
+    Paper: Classification vs. Deep Feature Learning in Normalized Spaces, equations 2 and 5.
+
+    Example:
+        >>> import torch
+        >>> head = NormalizedHead(4, 3, scale=8.0, bias_mean=2.0)
+        >>> x = torch.randn(5, 4)
+        >>> torch.allclose(head(x), head(100 * x))
+        True
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        scale: float | nn.Parameter = 16.0,
+        bias: bool = True,
+        bias_mean: float = 0.0,
+        bias_std: float = 0.0,
+    ) -> None:
+        super().__init__(in_features, num_classes)
+        if not isinstance(scale, Tensor) and not scale > 0:
+            raise ValueError(f"scale must be positive, got {scale!r}")
+        if bias_std < 0:
+            raise ValueError(f"bias_std must not be negative, got {bias_std!r}")
+        self.weight = initial_weight(num_classes, in_features)
+        self.scale = scale
+        self.bias = nn.Parameter(bias_mean + bias_std * torch.randn(num_classes)) if bias else None
+
+    def features(self, x: Tensor) -> Tensor:
+        """The features on the unit sphere."""
+        return unit(x)
+
+    def linear(self, classes: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """scale times the unit rows, and minus the bias."""
+        weight = self.scale * unit(select(self.weight, classes))
+        return weight, None if self.bias is None else -select(self.bias, classes)
+
+    def extra_repr(self) -> str:
+        scale = f"{self.scale.item():g}, learnable" if isinstance(self.scale, Tensor) else self.scale
+        return f"{super().extra_repr()}, scale={scale}, bias={self.bias is not None}"
