@@ -1,1 +1,42 @@
-"""."""
+"""What the features and the classifier look like: neural collapse, cosines, spreads, equivalence of two models.
+
+Every function returns float64 tensors, whatever the precision of the features, and is differentiable where its
+formula is. `GeometryMetrics` measures the same over batches and ranks; it alone needs torchmetrics, which is imported
+when it is first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from lastlayer.geometry.collapse import NeuralCollapse, neural_collapse, self_duality
+from lastlayer.geometry.cosine import CosineCollapse, compactness, cosine_collapse, separability
+from lastlayer.geometry.procrustes import classifier_equivalence, equivalence
+from lastlayer.geometry.spread import class_distance_variance, intra_inter_ratio
+from lastlayer.geometry.summary import Geometry, measure
+
+if TYPE_CHECKING:
+    from lastlayer.geometry.metrics import GeometryMetrics
+
+__all__ = [
+    "CosineCollapse",
+    "Geometry",
+    "GeometryMetrics",
+    "NeuralCollapse",
+    "class_distance_variance",
+    "classifier_equivalence",
+    "compactness",
+    "cosine_collapse",
+    "equivalence",
+    "intra_inter_ratio",
+    "measure",
+    "neural_collapse",
+    "self_duality",
+    "separability",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "GeometryMetrics":
+        from lastlayer.geometry.metrics import GeometryMetrics
+
+        return GeometryMetrics
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

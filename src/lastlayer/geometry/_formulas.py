@@ -1,0 +1,144 @@
+"""The formulas of the measures on class-level statistics: means, sums of unit features, spreads, all in float64."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lastlayer.geometry._passes import zero_safe_inverse
+
+CUTOFF = 1e-5
+"""Singular values of the centred class means below this share of the largest count as zero: 1e-10 for S_B."""
+
+
+@dataclass(frozen=True)
+class Cosines:
+    """Average cosines within and between classes; `classes` says which labels the rows stand for."""
+
+    intra: Tensor  # (K,)
+    inter: Tensor  # (K, K), intra on the diagonal
+    intra_mean: Tensor
+    intra_min: Tensor
+    inter_mean: Tensor
+    inter_max: Tensor
+    classes: Tensor  # (K,)
+
+
+def nan_like(reference: Tensor) -> Tensor:
+    return reference.new_full((), torch.nan)
+
+
+def whitening(centred: Tensor) -> Tensor:
+    """A matrix A (rank, d) with |A r|^2 = r' (M'M)^+ r for the centred class means M (K, d).
+
+    Its rows are v_j / s_j from the singular value decomposition of M. M'M, which has the squares of the singular
+    values, is never formed and never inverted.
+    """
+    left, singular, right = torch.linalg.svd(centred.detach(), full_matrices=False)
+    rank = int((singular > CUTOFF * singular[0]).sum())
+    if not centred.requires_grad:
+        whitener: Tensor = right[:rank] / singular[:rank, None]
+        return whitener
+    # The derivative of singular vectors divides by differences of singular values, which are all equal at neural
+    # collapse; that of the pseudo-inverse of M does not. Fixing the left vectors changes |A r|^2 in second order only.
+    inverse: Tensor = torch.linalg.pinv(centred, rtol=CUTOFF)  # (d, K)
+    whitener = left[:, :rank].T @ inverse.T
+    return whitener
+
+
+def simplex_distance(gram: Tensor) -> Tensor:
+    """|| G / |G|_F - (I - J) / sqrt(K - 1) ||_F for a K x K matrix G."""
+    size = len(gram)
+    if size < 2:
+        return nan_like(gram)
+    simplex = (torch.eye(size, dtype=gram.dtype, device=gram.device) - 1 / size) / (size - 1) ** 0.5
+    distance: Tensor = torch.linalg.matrix_norm(gram / torch.linalg.matrix_norm(gram) - simplex)
+    return distance
+
+
+def nc1(energy: Tensor, centred: Tensor, square: Tensor, total: Tensor) -> Tensor:
+    """sum |A r|^2 / N; infinite where class means coincide but samples do not, NaN where nothing differs."""
+    if len(centred) < 2:
+        return nan_like(energy)
+    between = torch.linalg.matrix_norm(centred.detach())
+    within = (square.detach().sum() / total).sqrt()
+    # Equal class means differ by rounding only, which must not count as a direction.
+    coincide = between <= 1e-13 * within
+    undefined = torch.where(within > 0, torch.inf, torch.nan).to(energy.dtype)
+    return torch.where(coincide, undefined, energy / total)
+
+
+def nc2(weight: Tensor) -> Tensor:
+    return simplex_distance(weight @ weight.T)
+
+
+def nc3(weight: Tensor, centred: Tensor) -> Tensor:
+    return simplex_distance(weight @ centred.T)
+
+
+def centre_rows(matrix: Tensor) -> Tensor:
+    return matrix - matrix.mean(dim=0)
+
+
+def unit_rows(matrix: Tensor) -> Tensor:
+    """Rows divided by their norm; zero rows stay zero."""
+    return matrix * zero_safe_inverse(torch.linalg.vector_norm(matrix, dim=1))[:, None]
+
+
+def row_cosines(a: Tensor, b: Tensor) -> Tensor:
+    return (unit_rows(a) * unit_rows(b)).sum(dim=1)
+
+
+def cosines(unit_sum: Tensor, nonzero: Tensor, count: Tensor, classes: Tensor, self_pairs: bool) -> Cosines:
+    """Average cosines from sums of unit features: over all n_k n_j pairs it is u_k . u_j with u the class means."""
+    mean = unit_sum / count[:, None]
+    inter = mean @ mean.T  # (K, K)
+    intra = mean.square().sum(dim=1)
+    if not self_pairs:
+        # 0 / 0 for a class of one sample: NaN, it has no pair.
+        intra = (unit_sum.square().sum(dim=1) - nonzero) / (count * (count - 1))
+    inter = inter.diagonal_scatter(intra)
+    size = len(count)
+    if size > 1:
+        inter_mean = off_diagonal_mean(mean)
+        same = torch.eye(size, dtype=torch.bool, device=inter.device)
+        inter_max = inter.masked_fill(same, -torch.inf).amax()
+    else:
+        inter_mean = inter_max = nan_like(intra)
+    return Cosines(intra, inter, intra.mean(), intra.amin(), inter_mean, inter_max, classes)
+
+
+def off_diagonal_mean(mean: Tensor) -> Tensor:
+    """Mean over k != j of u_k . u_j, in O(K d)."""
+    size = len(mean)
+    if size < 2:
+        return nan_like(mean)
+    return (mean.sum(dim=0).square().sum() - mean.square().sum()) / (size * (size - 1))
+
+
+def compactness(unit_sum: Tensor, count: Tensor) -> Tensor:
+    return (1 + (unit_sum / count[:, None]).square().sum(dim=1).mean()) / 2
+
+
+def separability(unit_sum: Tensor, count: Tensor) -> Tensor:
+    return (1 - off_diagonal_mean(unit_sum / count[:, None])) / 2
+
+
+def intra_inter_ratio(distance: Tensor, count: Tensor, pair_distance: Tensor) -> Tensor:
+    if len(count) < 2:
+        return nan_like(distance)
+    return distance.sum() / count.sum() / pair_distance.mean()
+
+
+def class_distance_variance(square: Tensor, count: Tensor, pair_distance: Tensor) -> Tensor:
+    size = len(count)
+    if size < 2:
+        return nan_like(square)
+    variance = square / count
+    first, second = torch.triu_indices(size, size, offset=1, device=square.device)
+    return ((variance[first] + variance[second]) / (2 * pair_distance.square())).mean()
+
+
+def pair_distances(mean: Tensor) -> Tensor:
+    """|m_i - m_j| for i < j, by differences: products would lose the distance of two close means."""
+    return torch.pdist(mean)

@@ -1,0 +1,130 @@
+"""What every measure of geometry checks and prepares before it reads the features: labels, classes, precision."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+INTEGERS = frozenset(
+    {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64}
+)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Features with their labels, the classes numbered 0..K-1 over those that are present."""
+
+    features: Tensor  # (N, d)
+    label: Tensor  # (N,) int64, position of the sample's class in `classes`
+    classes: Tensor  # (K,) int64, the labels present, ascending
+    count: Tensor  # (K,) float64
+
+    @property
+    def differentiable(self) -> bool:
+        return self.features.requires_grad and torch.is_grad_enabled()
+
+
+def check_features(features: Tensor, name: str = "features") -> None:
+    """Raise unless `features` is a real floating-point matrix with at least one column."""
+    if not isinstance(features, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(features).__name__}")
+    if not features.is_floating_point():
+        raise TypeError(f"{name} must be floating point (float16, bfloat16, float32 or float64), got {features.dtype}")
+    if features.ndim != 2 or features.shape[1] == 0:
+        raise ValueError(
+            f"{name} must have shape (N, d) with d >= 1, got {tuple(features.shape)}; make each sample one row first"
+        )
+
+
+def check_target(target: Tensor, rows: int) -> Tensor:
+    """The labels as int64; raise unless they are `rows` class indices."""
+    if not isinstance(target, Tensor):
+        raise TypeError(f"target must be a torch.Tensor of class labels, got {type(target).__name__}")
+    if target.dtype not in INTEGERS:
+        raise TypeError(f"target must hold class labels of an integer dtype, got {target.dtype}")
+    if target.shape != (rows,):
+        raise ValueError(
+            f"target must hold one class label for each of the {rows} rows of features, got shape {tuple(target.shape)}"
+        )
+    return target.to(torch.int64)
+
+
+def prepare(features: Tensor, target: Tensor) -> Samples:
+    """Check the arguments and number the classes that are present.
+
+    Finding which classes are present makes one host synchronisation on a GPU.
+    """
+    check_features(features)
+    target = check_target(target, features.shape[0])
+    if features.shape[0] == 0:
+        raise ValueError("features is empty: the geometry of no samples is not defined, give at least one row")
+    target = target.to(features.device)
+    classes, label, count = torch.unique(target, return_inverse=True, return_counts=True)
+    if int(classes[0]) < 0:
+        raise ValueError(
+            f"target holds the negative label {int(classes[0])}; leave out samples that have no class before measuring"
+        )
+    return Samples(features, label, classes, count.to(torch.float64))
+
+
+def check_finite(class_means: Tensor, samples: Samples) -> None:
+    """Raise if a feature was NaN or infinite; looks at the class means, so that finite features cost nothing."""
+    if bool(torch.isfinite(class_means).all()):
+        return
+    bad = (~torch.isfinite(samples.features).all(dim=1)).nonzero().flatten()
+    if len(bad) == 0:
+        raise ValueError("features are finite but their sums overflow float64; divide them by a constant first")
+    raise ValueError(
+        f"features hold NaN or infinite values in {len(bad)} of {len(samples.features)} rows, first in row "
+        f"{int(bad[0])} (label {int(samples.classes[samples.label[bad[0]]])}); remove those rows or repair the model"
+    )
+
+
+def select_classifier(weight: Tensor, bias: Tensor | None, samples: Samples) -> tuple[Tensor, Tensor | None]:
+    """The rows of the classifier that belong to the classes present, in float64."""
+    check_classifier(weight, bias, samples.features.shape[1])
+    largest = int(samples.classes[-1])
+    if largest >= weight.shape[0]:
+        raise ValueError(
+            f"target holds label {largest} but weight has only {weight.shape[0]} rows (labels 0..{weight.shape[0] - 1})"
+        )
+    rows = weight.to(samples.features.device)[samples.classes].to(torch.float64)
+    if bias is None:
+        return rows, None
+    return rows, bias.to(samples.features.device)[samples.classes].to(torch.float64)
+
+
+def check_classifier(weight: Tensor, bias: Tensor | None, dim: int) -> None:
+    """Raise unless weight is (C, dim), bias (C,) or None, and both finite."""
+    check_features(weight, "weight")
+    if weight.shape[1] != dim:
+        raise ValueError(f"weight has {weight.shape[1]} columns but the features have {dim}: they must be equal")
+    if not bool(torch.isfinite(weight).all()):
+        raise ValueError("weight holds NaN or infinite values")
+    if bias is None:
+        return
+    if bias.shape != (weight.shape[0],):
+        raise ValueError(
+            f"bias must have one entry for each of the {weight.shape[0]} rows of weight, got shape {tuple(bias.shape)}"
+        )
+    if not bool(torch.isfinite(bias).all()):
+        raise ValueError("bias holds NaN or infinite values")
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Switch off autocast, and oneDNN's reduced precision of float32 products.
+
+    Under `torch.set_float32_matmul_precision("medium")` a CPU product of float32 matrices runs in bfloat16, which
+    would leave three digits. On a GPU every product of this package is float64, where TF32 does not apply.
+    """
+    setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = setting.fp32_precision
+    with torch.autocast(device.type, enabled=False):
+        try:
+            setting.fp32_precision = "ieee"
+            yield
+        finally:
+            setting.fp32_precision = before

@@ -1,0 +1,118 @@
+"""Whether two models learned the same geometry: orthogonal Procrustes distance of class means or classifiers."""
+
+import torch
+from torch import Tensor
+
+from lastlayer.geometry._formulas import centre_rows
+from lastlayer.geometry._inputs import check_classifier, check_features, full_precision, prepare
+from lastlayer.geometry._passes import first_pass
+
+
+def equivalence(features_a: Tensor, features_b: Tensor, target: Tensor, *, global_mean: str = "samples") -> Tensor:
+    r"""How far the class means of two models are from equal up to rotation and scale.
+
+        min over s and orthogonal R of |A - s B R|_F^2 / |A|_F^2 = 1 - (|B'A|_* / (|A|_F |B|_F))^2
+
+    where row k of A (of B) is model a's (b's) mean of class k minus its global mean. Reflections are allowed; the
+    narrower of A and B is padded with zero columns. 0: the same up to rotation and scale; 1: nothing in common.
+    Symmetric in a and b. For the classifiers of two models see `classifier_equivalence`.
+
+    Args:
+        features_a: (N, d_a) features of one model.
+        features_b: (N, d_b) features of the other for the same samples; d_b may differ from d_a.
+        target: (N,) class labels of any integer dtype.
+        global_mean: `"samples"` or `"classes"`, as in `neural_collapse`.
+
+    Returns:
+        Float64 tensor without dimensions in [0, 1]; differentiable.
+
+    Degenerate cases: if the class means of a coincide (one class among such cases) the result is NaN; if only those of
+    b do it is 1.
+
+    Raises:
+        ValueError: for different numbers of rows, empty input, negative labels, NaN or infinite values.
+        TypeError: for features that are not floating point or labels that are not integers.
+
+    References:
+        Schönemann (1966), A generalized solution of the orthogonal Procrustes problem. The claim it tests: Zhou et al.
+        (2022), Are all losses created equal.
+
+    Example:
+        >>> import torch
+        >>> from lastlayer.geometry import equivalence
+        >>> target = torch.tensor([0, 1, 2])
+        >>> a = torch.eye(3)
+        >>> b = torch.tensor([[0.0, 2.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, -2.0]]) + 7
+        >>> round(float(equivalence(a, b, target)), 6)
+        0.0
+    """
+    check_features(features_a, "features_a")
+    check_features(features_b, "features_b")
+    if len(features_a) != len(features_b):
+        raise ValueError(
+            f"features_a has {len(features_a)} rows and features_b {len(features_b)}: give both for the same samples"
+        )
+    with full_precision(features_a.device):
+        centred = []
+        for features in (features_a, features_b):
+            means = first_pass(prepare(features, target))
+            centred.append(means.mean - means.center(global_mean))
+        return _procrustes(*centred)
+
+
+def classifier_equivalence(weight_a: Tensor, weight_b: Tensor) -> Tensor:
+    r"""How far two classifiers are from equal up to rotation and scale: `equivalence` of their centred rows.
+
+    Args:
+        weight_a: (K, d_a) classifier of one model.
+        weight_b: (K, d_b) classifier of the other, its rows in the same order of classes.
+
+    Returns:
+        Float64 tensor without dimensions in [0, 1]; differentiable.
+
+    Degenerate cases: if all rows of weight_a are equal the result is NaN; if only those of weight_b are it is 1.
+
+    Raises:
+        ValueError: for different numbers of rows, NaN or infinite values, wrong shapes.
+        TypeError: for weights that are not floating point.
+
+    References:
+        As `equivalence`.
+
+    Example:
+        >>> import torch
+        >>> from lastlayer.geometry import classifier_equivalence
+        >>> weight = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
+        >>> round(float(classifier_equivalence(weight, 3 * weight.flip(1))), 6)
+        0.0
+    """
+    for name, weight in (("weight_a", weight_a), ("weight_b", weight_b)):
+        check_features(weight, name)
+        check_classifier(weight, None, weight.shape[1])
+    if len(weight_a) != len(weight_b) or len(weight_a) == 0:
+        raise ValueError(
+            f"weight_a has {len(weight_a)} rows and weight_b {len(weight_b)}: give one row a class in both"
+        )
+    with full_precision(weight_a.device):
+        return _procrustes(*(centre_rows(weight.to(torch.float64)) for weight in (weight_a, weight_b)))
+
+
+def _procrustes(a: Tensor, b: Tensor) -> Tensor:
+    a, b = _within_span(a), _within_span(b)
+    norm_a, norm_b = torch.linalg.matrix_norm(a), torch.linalg.matrix_norm(b)
+    # Each scaled by its own norm first: the product of the norms can underflow or overflow.
+    overlap = torch.linalg.svdvals((b / norm_b).T @ (a / norm_a)).sum()
+    distance = (1 - overlap.square()).clamp(min=0)
+    return torch.where(norm_b > 0, distance, torch.where(norm_a > 0, 1.0, torch.nan).to(distance.dtype))
+
+
+def _within_span(matrix: Tensor) -> Tensor:
+    """Coordinates of the rows in an orthonormal basis of their span where that is smaller: (K, d) to (K, min(K, d)).
+
+    The basis is held fixed under differentiation: turning it changes no inner product, and a step out of the span
+    changes the distance in second order only.
+    """
+    if matrix.shape[0] >= matrix.shape[1]:
+        return matrix
+    basis: Tensor = torch.linalg.qr(matrix.detach().T).Q  # (d, K)
+    return matrix @ basis

@@ -1,0 +1,149 @@
+"""Every measure of geometry at once, from two passes over the features."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lastlayer.geometry import _formulas
+from lastlayer.geometry._inputs import full_precision, prepare, select_classifier
+from lastlayer.geometry._passes import Means, Spread, first_pass, second_pass
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """All measures of one set of features; those that were not asked for or cannot be known yet are None.
+
+    Scalars are float64 tensors without dimensions. Vectors and matrices go over the classes present, `classes` says
+    which label each row stands for. The names without prefix are the centred cosines; `uncentered_` ones are those of
+    the features as they are.
+    """
+
+    classes: Tensor  # (K,)
+    count: Tensor  # (K,)
+    nc1: Tensor | None = None
+    nc2: Tensor | None = None
+    nc3: Tensor | None = None
+    nc4: Tensor | None = None
+    self_duality: Tensor | None = None  # (K,)
+    intra: Tensor | None = None  # (K,)
+    inter: Tensor | None = None  # (K, K)
+    intra_mean: Tensor | None = None
+    intra_min: Tensor | None = None
+    inter_mean: Tensor | None = None
+    inter_max: Tensor | None = None
+    uncentered_intra: Tensor | None = None  # (K,)
+    uncentered_inter: Tensor | None = None  # (K, K)
+    uncentered_intra_mean: Tensor | None = None
+    uncentered_intra_min: Tensor | None = None
+    uncentered_inter_mean: Tensor | None = None
+    uncentered_inter_max: Tensor | None = None
+    compactness: Tensor | None = None
+    separability: Tensor | None = None
+    intra_inter_ratio: Tensor | None = None
+    class_distance_variance: Tensor | None = None
+
+
+def measure(
+    features: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    center_weight: bool = False,
+    global_mean: str = "samples",
+    self_pairs: bool = True,
+) -> Geometry:
+    """Every measure of this package at once, reading the features twice.
+
+    The values are those of `neural_collapse`, `self_duality`, `cosine_collapse` (centred and not), `compactness`,
+    `separability`, `intra_inter_ratio` and `class_distance_variance`, where each formula stands; the cost is that of
+    the dearest of them rather than of their sum. Memory beyond the features is a few chunks of rows and a few K x d and
+    K x K matrices.
+
+    Args:
+        features: (N, d).
+        target: (N,) class labels of any integer dtype. Classes without a sample are left out.
+        weight: (C, d) classifier with a row for every label; without it nc2, nc3, nc4 and self_duality are None.
+        bias: (C,) bias of the classifier; it enters nc4 only.
+        center_weight, global_mean: as in `neural_collapse`; global_mean applies to nc1, nc3 and self_duality, the
+            cosines are always centred by the mean over samples.
+        self_pairs: as in `cosine_collapse`.
+
+    Returns:
+        Geometry. Everything in it that its own function would give a gradient has one.
+
+    Degenerate cases: as in the functions named above.
+
+    Raises:
+        ValueError, TypeError: as `neural_collapse`.
+
+    References:
+        As in the functions named above.
+
+    Example:
+        >>> import torch
+        >>> from lastlayer.geometry import measure
+        >>> target = torch.tensor([0, 0, 1, 1, 2, 2])
+        >>> geometry = measure(torch.eye(3)[target], target)
+        >>> round(float(geometry.compactness), 6), round(float(geometry.separability), 6), geometry.nc2
+        (1.0, 0.5, None)
+    """
+    with full_precision(features.device):
+        samples = prepare(features, target)
+        classifier = None if weight is None else select_classifier(weight, bias, samples)
+        means = first_pass(samples, units=True)
+        centred = means.mean - means.center(global_mean)
+        whitener = _formulas.whitening(centred)
+        spread = second_pass(samples, means, whitener=whitener, units=True, classifier=classifier)
+        return summarise(
+            samples.classes,
+            means,
+            spread,
+            None if classifier is None else classifier[0],
+            center_weight=center_weight,
+            global_mean=global_mean,
+            self_pairs=self_pairs,
+        )
+
+
+def summarise(
+    classes: Tensor,
+    means: Means,
+    spread: Spread,
+    weight: Tensor | None,
+    *,
+    center_weight: bool,
+    global_mean: str,
+    self_pairs: bool,
+) -> Geometry:
+    """The measures from class-level sums; `weight` holds the rows of `classes`. What a sum lacks stays None."""
+    count, total = means.count, means.count.sum()
+    centred = means.mean - means.center(global_mean)
+    pair_distance = _formulas.pair_distances(means.mean)
+    values: dict[str, Tensor | None] = {
+        "class_distance_variance": _formulas.class_distance_variance(spread.square, count, pair_distance)
+    }
+    if spread.energy is not None:
+        values["nc1"] = _formulas.nc1(spread.energy, centred, spread.square, total)
+    if weight is not None:
+        rows = _formulas.centre_rows(weight) if center_weight else weight
+        values["nc2"] = _formulas.nc2(rows)
+        values["nc3"] = _formulas.nc3(rows, centred)
+        values["self_duality"] = _formulas.row_cosines(_formulas.centre_rows(weight), centred)
+    if spread.disagreements is not None:
+        values["nc4"] = spread.disagreements / total
+    if spread.distance is not None:
+        values["intra_inter_ratio"] = _formulas.intra_inter_ratio(spread.distance, count, pair_distance)
+    if means.unit_sum is not None and means.nonzero is not None:
+        values["separability"] = _formulas.separability(means.unit_sum, count)
+        cosines = _formulas.cosines(means.unit_sum, means.nonzero, count, classes, self_pairs)
+        values |= {f"uncentered_{name}": getattr(cosines, name) for name in _COSINES}
+    if spread.unit_sum is not None and spread.nonzero is not None:
+        values["compactness"] = _formulas.compactness(spread.unit_sum, count)
+        cosines = _formulas.cosines(spread.unit_sum, spread.nonzero, count, classes, self_pairs)
+        values |= {name: getattr(cosines, name) for name in _COSINES}
+    return Geometry(classes, count.to(torch.int64), **values)
+
+
+_COSINES = ("intra", "inter", "intra_mean", "intra_min", "inter_mean", "inter_max")
