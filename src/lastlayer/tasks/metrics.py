@@ -180,10 +180,10 @@ class SingleLogitMetrics(_Histograms):
 class OpenSetMetrics(_Histograms):
     """`open_set` over batches and ranks, from three histograms: known and right, known and wrong, unknown.
 
-    States are integer sums of fixed size, as in `SingleLogitMetrics`, with the same bins and the same
-    statement: equal to `open_set` if no score shares its bin with another value (bfloat16 and float16 logits
-        at the default bits=20), otherwise
-    within `auroc_error` and `oscr_error`. Memory: 3 * 2^(bits+3) bytes (24 MiB), and as much again for reset.
+    States are integer sums of fixed size, as in `SingleLogitMetrics`, with the same bins and the same statement:
+    equal to `open_set` if no score shares its bin with another value (always so for bfloat16 and float16 logits at
+    the default bits=20), otherwise within `auroc_error` and `oscr_error`. Memory: 3 * 2^(bits+3) bytes (24 MiB), and
+    as much again for the zeros that torchmetrics keeps.
 
     Args:
         num_classes: K, the known classes.

@@ -1,0 +1,97 @@
+"""Accuracies by counting; long-tail totals as published."""
+
+import math
+
+import pytest
+import torch
+
+from lastlayer.tasks import accuracy, long_tail, long_tail_counts, unbiased_accuracy
+
+from . import reference
+
+
+def test_accuracy_counts_and_prefers_the_first_of_ties():
+    logits, target = reference.problem(200, 5, levels=2)
+    right = sum(row.index(max(row)) == y for row, y in zip(logits.tolist(), target.tolist(), strict=True))
+    assert accuracy(logits, target).item() == right / 200
+    assert accuracy(torch.zeros(2, 3), torch.tensor([0, 1])).item() == 0.5
+
+
+def test_a_row_with_nan_is_wrong():
+    # argmax of such a row is the NaN itself, so a diverged model would look right.
+    logits = torch.tensor([[math.nan, 0.0], [1.0, 0.0], [math.nan, math.nan]])
+    assert accuracy(logits, torch.tensor([0, 0, 0])).item() == pytest.approx(1 / 3)
+
+
+def test_subtracted_bias_is_added_back():
+    scores, target = reference.problem(100, 4)
+    bias = torch.tensor([5.0, -3.0, 0.0, 1.0], dtype=torch.float64)
+    assert unbiased_accuracy(scores - bias, bias, target).item() == accuracy(scores, target).item()
+    assert accuracy(scores - bias, target).item() != accuracy(scores, target).item()
+
+
+def test_unbiased_accuracy_does_not_round_in_half_precision():
+    logits = torch.tensor([[1.0, 1.0]], dtype=torch.bfloat16)
+    bias = torch.tensor([256.0, 256.5])  # 257 and 257.5 are both 258 in bfloat16
+    assert unbiased_accuracy(logits, bias.bfloat16(), torch.tensor([1])).item() == 0.0  # bfloat16 bias: truly tied
+    assert unbiased_accuracy(logits, bias, torch.tensor([1])).item() == 1.0
+
+
+def test_unbiased_accuracy_refuses_a_wrong_bias():
+    with pytest.raises(ValueError, match=r"bias must have shape \(2,\)"):
+        unbiased_accuracy(torch.zeros(1, 2), torch.zeros(3), torch.tensor([0]))
+
+
+@pytest.mark.parametrize(
+    ("n_max", "classes", "imbalance", "total"),
+    [
+        (5000, 10, 10, 20431),
+        (5000, 10, 50, 13996),
+        (5000, 10, 100, 12406),
+        (500, 100, 10, 19573),
+        (500, 100, 50, 12608),
+        (500, 100, 100, 10847),
+    ],
+)
+def test_long_tail_totals_as_published(n_max, classes, imbalance, total):
+    counts = long_tail_counts(n_max, classes, imbalance)
+    assert counts.sum().item() == total
+    assert counts[0].item() == n_max
+    assert counts[-1].item() == n_max // imbalance
+
+
+def test_whole_powers_keep_their_last_sample():
+    # n_max * base^(-k) is whole for every k; floating powers fall just below for some of them.
+    for base in (2, 3, 5, 7, 10):
+        for classes in range(2, 9):
+            counts = long_tail_counts(base ** (classes - 1), classes, base ** (classes - 1))
+            assert counts.tolist() == [base ** (classes - 1 - k) for k in range(classes)]
+
+
+def test_long_tail_counts_edges():
+    assert long_tail_counts(7, 1, 100).tolist() == [7]
+    assert long_tail_counts(7, 3, 1).tolist() == [7, 7, 7]
+    assert long_tail_counts(5, 2, 10).tolist() == [5, 0]
+    assert long_tail_counts(5, 2, 10).dtype == torch.int64
+    for wrong in ((5, 0, 10), (-1, 2, 10), (5, 2, 0.01), (5, 2, math.nan)):
+        with pytest.raises(ValueError, match="must be"):
+            long_tail_counts(*wrong)
+
+
+def test_long_tail_groups():
+    counts = torch.tensor([101, 100, 20, 19, 5000, 0])  # many, medium, medium, few, many, few
+    target = torch.tensor([0, 0, 1, 2, 3, 3, 3, 3, 5])  # class 4 has no test sample
+    predicted = torch.tensor([0, 1, 1, 0, 3, 3, 3, 0, 5])
+    result = long_tail(torch.nn.functional.one_hot(predicted, 6).float(), target, counts)
+    assert result.per_class.tolist() == pytest.approx([0.5, 1, 0, 0.75, math.nan, 1], nan_ok=True)
+    assert (result.many.item(), result.medium.item(), result.few.item()) == (0.5, 0.5, 0.875)
+    assert result.mean.item() == pytest.approx(3.25 / 5)
+
+
+def test_long_tail_empty_group_is_nan():
+    result = long_tail(torch.eye(2), torch.tensor([0, 1]), [500, 500])
+    assert result.many.item() == 1
+    assert result.medium.isnan()
+    assert result.few.isnan()
+    with pytest.raises(ValueError, match="train_counts"):
+        long_tail(torch.eye(2), torch.tensor([0, 1]), [500])
