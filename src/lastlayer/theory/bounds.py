@@ -1,0 +1,276 @@
+"""How close to collapse a near-optimal loss forces a model to be (paper 004): explicit constants, vacuity flagged."""
+
+import math
+from dataclasses import dataclass
+
+from lastlayer.theory import minima
+from lastlayer.theory._scalar import check_classes, check_nonnegative, check_positive, check_share, exp, softplus
+
+
+@dataclass(frozen=True)
+class Vacuous:
+    """Which of the three bounds say nothing; true as a whole when none says anything.
+
+    Attributes:
+        intra: the lower bound is not above 0, which every class satisfies.
+        self_duality: the lower bound is not above -1.
+        inter: the upper bound is not below 1.
+    """
+
+    intra: bool
+    self_duality: bool
+    inter: bool
+
+    def __bool__(self) -> bool:
+        """Whether all three say nothing."""
+        return self.intra and self.self_duality and self.inter
+
+
+@dataclass(frozen=True)
+class CollapseBound:
+    """Bounds that hold for the stated share of the classes or pairs of classes.
+
+    Attributes:
+        intra: lower bound on the mean cosine within a class.
+        self_duality: lower bound on the cosine between a classifier row and its class mean.
+        inter: upper bound on the mean cosine between two classes.
+        vacuous: which of them say nothing at these numbers; read it before any of the above.
+        alpha_beta: the norm budget the bounds were computed at.
+        log_R: logarithm of the constant R, at least C^2 alpha_beta/(C-1).
+    """
+
+    intra: float
+    self_duality: float
+    inter: float
+    vacuous: Vacuous
+    alpha_beta: float
+    log_R: float
+
+
+def _log_strong_convexity(C: int, alpha_beta: float) -> float:
+    """Logarithm of the smallest second derivative of log(1 + (C-1) e^x) over |x| <= C^2 alpha_beta/(C-1)."""
+    reach = C * C * alpha_beta / (C - 1)
+    ends = [math.log(C - 1) + x for x in (-reach, reach)]
+    return min(x - 2.0 * softplus(x) for x in ends)
+
+
+def collapse(C: int, alpha_beta: float, epsilon: float, delta: float) -> CollapseBound:
+    r"""Collapse forced by a cross-entropy within epsilon of its minimum under norm budgets.
+
+    For at least a share 1 - delta of the classes (pairs for inter), with ab = alpha_beta, s = sqrt(2 epsilon/delta) and
+    R = 1/lambda, lambda = min of (C-1)e^x/(1+(C-1)e^x)^2 over |x| <= C^2 ab/(C-1):
+
+    - intra >= 1 - (C-1)/(C ab) sqrt(128 epsilon (1-delta) R/delta)
+    - self_duality >= 1 - 2 sqrt(2 epsilon (1-delta) R/delta)
+    - inter <= -1/(C-1) + C/(C-1) (R/ab) s + 4 (2 (R/ab) s)^(1/3) + sqrt((R/ab) s)
+
+    R grows like e^(C^2 ab/(C-1)): the paper's kappa is at least C/(C-1), not a small constant, and the bounds are
+    vacuous at the norms of real networks. The constants are the printed ones, which the proof does not quite reach
+    (`rigorous_collapse` proves the first two); they held on every perturbed frame tried in the tests.
+
+    Args:
+        C: number of classes, at least 3.
+        alpha_beta: product of the norm budgets, above 0.
+        epsilon: excess of the loss over `minima.bounded_norms`, at least 0.
+        delta: share of classes or pairs left out, in (0, 1).
+
+    Returns:
+        CollapseBound. A bound that every model satisfies is marked in `.vacuous`; its number is then no guarantee.
+
+    Paper: 004, Theorem C.1.
+
+    Example:
+        >>> bound = collapse(4, 1.0, 1e-9, 0.1)
+        >>> round(bound.intra, 4), bool(bound.vacuous)
+        (0.9799, False)
+        >>> bool(collapse(10, 10.0, 1e-3, 0.1).vacuous)
+        True
+    """
+    check_classes("C", C, least=3)
+    check_positive(alpha_beta=alpha_beta)
+    check_nonnegative(epsilon=epsilon)
+    check_share(delta=delta)
+    log_R = -_log_strong_convexity(C, alpha_beta)
+    if epsilon == 0.0:
+        intra, self_duality, inter = 1.0, 1.0, -1.0 / (C - 1)
+    else:
+        root = exp(0.5 * (math.log(epsilon * (1.0 - delta) / delta) + log_R))
+        intra = 1.0 - (C - 1) / (C * alpha_beta) * math.sqrt(128.0) * root
+        self_duality = 1.0 - 2.0 * math.sqrt(2.0) * root
+        slack = exp(log_R - math.log(alpha_beta) + 0.5 * math.log(2.0 * epsilon / delta))
+        inter = -1.0 / (C - 1) + C / (C - 1) * slack + 4.0 * math.cbrt(2.0 * slack) + math.sqrt(slack)
+    flags = Vacuous(intra <= 0.0, self_duality <= -1.0, inter >= 1.0)
+    return CollapseBound(intra, self_duality, inter, flags, alpha_beta, log_R)
+
+
+def batch_norm(C: int, lam: float, epsilon: float, delta: float) -> CollapseBound:
+    r"""Collapse forced by a regularised loss within epsilon of its minimum, with bias-free batch norm and weight
+    decay lam.
+
+    Theorem C.1 at alpha_beta = g* + sqrt(2 epsilon/f''(g*)), the largest norm product such a model can have: g* and
+    f'' are those of `minima.penalized_norms` at the price sqrt(C) lam.
+
+    Args:
+        C: number of classes, at least 3.
+        lam: weight decay, in (0, 1/sqrt C): from there on the minimum has no features at all.
+        epsilon: excess over `minima.regularized_batch_norm`, in [0, lam).
+        delta: share of classes or pairs left out, in (0, 1).
+
+    Returns:
+        CollapseBound; see `collapse`.
+
+    Raises:
+        ValueError: outside these ranges, where the theorem states nothing.
+
+    Paper: 004, Theorem C.2, with Proposition C.2's radius corrected and rho's e read as Euler's number.
+
+    Example:
+        >>> bound = batch_norm(4, 0.3, 1e-10, 0.1)
+        >>> round(bound.alpha_beta, 4), bound.vacuous.intra
+        (0.9745, False)
+    """
+    check_classes("C", C, least=3)
+    check_share(delta=delta)
+    if not 0.0 < lam < 1.0 / math.sqrt(C):
+        raise ValueError(f"lam must lie in (0, 1/sqrt(C)) = (0, {1.0 / math.sqrt(C):.4g}), got {lam}")
+    if not 0.0 <= epsilon < lam:
+        raise ValueError(f"epsilon must lie in [0, lam) = [0, {lam}), got {epsilon}")
+    price = math.sqrt(C) * lam
+    norm = minima.penalized_norms(C, price).norm + minima.near_optimal_radius(C, price, epsilon)
+    return collapse(C, norm, epsilon, delta)
+
+
+def rigorous_collapse(C: int, alpha_beta: float, epsilon: float, delta: float) -> CollapseBound:
+    r"""The first two bounds of `collapse` with a complete proof, for at least a share 1 - 2 delta of the classes.
+
+    g = (C-1) e^{-C ab/(C-1)}, E = log((e^epsilon - 1)(1+g)/g + 1), S = sqrt(2 epsilon (1-delta) R/delta),
+    r = (ab - (C-1)/C (E + S)) / (ab + (C-1)/C ((1-delta)/delta E + S)): cos >= r, and intra >= (2 r^2 - 1)^2
+    where r >= 1/sqrt 2.
+
+    Args:
+        C: number of classes, at least 3.
+        alpha_beta: product of the norm budgets, above 0.
+        epsilon: excess of the loss over `minima.bounded_norms`, at least 0.
+        delta: half the share of classes left out, in (0, 1/2).
+
+    Returns:
+        CollapseBound, whose `inter` is infinite and always vacuous: the last step of the paper's proof for pairs
+        does not hold.
+
+    Paper: 004, Theorem C.1; the derivation is repaired.
+
+    Example:
+        >>> bound = rigorous_collapse(4, 1.0, 1e-9, 0.1)
+        >>> round(bound.intra, 2), bound.vacuous.inter
+        (0.9..., True)
+    """
+    check_classes("C", C, least=3)
+    check_positive(alpha_beta=alpha_beta)
+    check_nonnegative(epsilon=epsilon)
+    if not 0.0 < delta < 0.5:
+        raise ValueError(f"delta must lie strictly between 0 and 1/2, got {delta}")
+    log_R = -_log_strong_convexity(C, alpha_beta)
+    log_g = math.log(C - 1) - C * alpha_beta / (C - 1)
+    growth = exp(math.log(math.expm1(epsilon)) + softplus(-log_g)) if epsilon > 0 else 0.0
+    E = math.log1p(growth)
+    S = exp(0.5 * (math.log(2.0 * epsilon * (1.0 - delta) / delta) + log_R)) if epsilon > 0 else 0.0
+    share = (C - 1) / C
+    if math.isinf(E) or math.isinf(S):
+        ratio = -1.0
+    else:
+        ratio = (alpha_beta - share * (E + S)) / (alpha_beta + share * ((1.0 - delta) / delta * E + S))
+    intra = (2.0 * ratio**2 - 1.0) ** 2 if ratio >= math.sqrt(0.5) else 0.0
+    return CollapseBound(intra, ratio, math.inf, Vacuous(intra <= 0.0, ratio <= -1.0, True), alpha_beta, log_R)
+
+
+def subset_mean(epsilon: float, delta: float, modulus: float) -> float:
+    r"""How far the mean of any subset of share delta can be from the overall mean: sqrt(2 epsilon (1-delta)/(modulus
+    delta)).
+
+    Args:
+        epsilon: Jensen gap, mean f(x_i) <= f(mean x) + epsilon, at least 0.
+        delta: share of the subset, in (0, 1].
+        modulus: strong convexity of f, above 0.
+
+    Paper: 004, Lemma 2.1.
+
+    Example:
+        >>> round(subset_mean(0.01, 0.5, 1.0), 6)
+        0.141421
+    """
+    check_nonnegative(epsilon=epsilon)
+    check_positive(modulus=modulus)
+    if not 0.0 < delta <= 1.0:
+        raise ValueError(f"delta must lie in (0, 1], got {delta}")
+    return math.sqrt(2.0 * epsilon * (1.0 - delta) / (modulus * delta))
+
+
+def exponential_subset_mean(mean: float, epsilon: float, delta: float) -> float:
+    r"""Upper bound on the mean of any subset of share delta when mean e^{x_i} <= e^{mean x} + epsilon.
+
+    mean + sqrt(2 epsilon/(delta e^mean)); unlike `subset_mean` it needs no range for the x_i.
+
+    Args:
+        mean: overall mean.
+        epsilon: Jensen gap of the exponential, at least 0.
+        delta: share of the subset, in (0, 1].
+
+    Paper: 004, Lemma C.3.
+
+    Example:
+        >>> round(exponential_subset_mean(0.0, 0.02, 1.0), 6)
+        0.2
+    """
+    check_nonnegative(epsilon=epsilon)
+    if not 0.0 < delta <= 1.0:
+        raise ValueError(f"delta must lie in (0, 1], got {delta}")
+    return mean + math.sqrt(2.0 * epsilon / delta) * exp(-0.5 * mean)
+
+
+def unit_mean(projection: float, alpha: float) -> float:
+    r"""Lower bound on the norm of the mean of v_i/||v_i||: 2 (projection/alpha)^2 - 1.
+
+    Args:
+        projection: mean of <u, v_i> for a unit u; at least alpha/sqrt 2.
+        alpha: quadratic mean of the norms of the v_i, above 0.
+
+    Raises:
+        ValueError: if the projection is below alpha/sqrt 2, where the lemma states nothing, or above alpha, which
+            cannot be.
+
+    Paper: 004, Lemma C.6.
+
+    Example:
+        >>> unit_mean(1.0, 1.0)
+        1.0
+    """
+    check_positive(alpha=alpha)
+    if not alpha / math.sqrt(2.0) <= projection <= alpha * (1.0 + 1e-12):
+        raise ValueError(f"projection must lie in [alpha/sqrt 2, alpha], got {projection} with alpha = {alpha}")
+    return 2.0 * (projection / alpha) ** 2 - 1.0
+
+
+def mean_cosine(product: float, alpha: float, beta: float, epsilon: float) -> float:
+    r"""Upper bound on <w, mean of h_i/||h_i||>/beta for a class that w should reject.
+
+    product/(alpha beta) + 4 (epsilon/(alpha beta))^(1/3), for product = <w, mean h> < 0 and ||mean h|| >= alpha -
+    epsilon/beta. The paper prints the opposite sign of the first term, which makes the bound fail to use that the
+    product is negative.
+
+    Args:
+        product: <w, mean of h_i>, below 0.
+        alpha: quadratic mean of the feature norms, above 0.
+        beta: norm of w, above 0.
+        epsilon: slack of the mean's norm, at least 0.
+
+    Paper: 004, Lemma C.8, with the sign corrected.
+
+    Example:
+        >>> mean_cosine(-0.5, 1.0, 1.0, 0.0)
+        -0.5
+    """
+    check_positive(alpha=alpha, beta=beta)
+    check_nonnegative(epsilon=epsilon)
+    if product >= 0.0:
+        raise ValueError(f"product must be below 0, got {product}")
+    return product / (alpha * beta) + 4.0 * math.cbrt(epsilon / (alpha * beta))

@@ -1,0 +1,142 @@
+"""The gradient of soft logit normalisation as a positive combination of the LN and CE pieces (paper 000, Theorem 1)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """dSLN/df = sum_{i != y} [c1_i gamma LN_i + c2_i (1 - gamma) CE_i], one row per sample.
+
+    Attributes:
+        c1: coefficients of the LN pieces, [N, K], zero in the label's column, positive elsewhere.
+        c2: coefficients of the CE pieces, [N, K], likewise.
+        ln: the pieces LN_i, [N, K, K]: entry [n, i] is a covector over the logits.
+        ce: the pieces CE_i, [N, K, K].
+        gamma: the exponent of the normalisation.
+    """
+
+    c1: Tensor
+    c2: Tensor
+    ln: Tensor
+    ce: Tensor
+    gamma: float
+
+    @property
+    def gradient(self) -> Tensor:
+        """The combination, [N, K]: the gradient of every sample's SLN loss with respect to its logits."""
+        ln_part = (self.c1.unsqueeze(-1) * self.ln).sum(1)
+        ce_part = (self.c2.unsqueeze(-1) * self.ce).sum(1)
+        return self.gamma * ln_part + (1.0 - self.gamma) * ce_part
+
+    def on_features(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The pieces LN_i and CE_i with respect to the features of a linear head, [N, K, d] each.
+
+        Args:
+            weight: classifier rows, [K, d].
+        """
+        return self.ln @ weight, self.ce @ weight
+
+
+def decompose(logits: Tensor, target: Tensor, gamma: float, tau: float) -> Decomposition:
+    r"""Split the gradient of CE(f / (tau ||f||^gamma), y) into logit-normalised and cross-entropy pieces.
+
+    With p, p^LN, p^CE the softmaxes of f/(tau ||f||^gamma), f/(tau ||f||) and f, and s_i = (f_y - f_i)/(tau ||f||):
+    LN_i = -p_i^LN ds_i/df, CE_i = -p_i^CE (e_y - e_i), c1_i = p_i / (p_i^LN ||f||^(gamma - 1)),
+    c2_i = p_i / (tau p_i^CE ||f||^gamma). Summed, the LN_i are the gradient of LN and the CE_i that of
+    cross-entropy. The two-class case has the single term i != y. For a linear head f = W x + b the pieces in feature
+    space are LN_i W and CE_i W (`on_features`), and every LN_i W is orthogonal to x - x* for x* with f(x*) = 0.
+
+    Args:
+        logits: [N, K], K >= 2.
+        target: labels, [N].
+        gamma: exponent of the norm, in [0, 1]; 0 leaves CE(f/tau), 1 leaves LN.
+        tau: temperature, above 0.
+
+    Returns:
+        Decomposition. An exactly zero row has no normalised logits: its coefficients and LN pieces are 0, and so is its
+        gradient, as in `soft_logit_norm`.
+
+    Raises:
+        ValueError: on wrong shapes, gamma outside [0, 1] or tau <= 0.
+
+    Paper: 000, Propositions 1 and 2 and Theorem 1 (same tau in LN and SLN, none in CE).
+
+    Example:
+        >>> logits = torch.tensor([[2.0, -1.0, 0.5]], dtype=torch.float64)
+        >>> parts = decompose(logits, torch.tensor([0]), gamma=0.7, tau=0.2)
+        >>> bool((parts.c1[0, 1:] > 0).all() and (parts.c2[0, 1:] > 0).all()), parts.c1[0, 0].item()
+        (True, 0.0)
+    """
+    if logits.ndim != 2 or logits.shape[1] < 2:
+        raise ValueError(f"logits must have shape [N, K] with K >= 2, got {tuple(logits.shape)}")
+    if target.shape != logits.shape[:1]:
+        raise ValueError(f"target must be labels of shape [{logits.shape[0]}], got {tuple(target.shape)}")
+    if not 0.0 <= gamma <= 1.0:
+        raise ValueError(f"gamma must lie in [0, 1], got {gamma}")
+    if not tau > 0.0:
+        raise ValueError(f"tau must be positive, got {tau}")
+
+    N, K = logits.shape
+    rows = torch.arange(N, device=logits.device)
+    target = target.long()
+    true = logits[rows, target].unsqueeze(1)  # (N, 1)
+    norm = logits.norm(dim=1, keepdim=True)  # (N, 1)
+    zero = norm == 0
+    safe = torch.where(zero, torch.ones_like(norm), norm)
+    log_norm = safe.log()
+
+    log_p = torch.log_softmax(logits / (tau * safe**gamma), dim=1)
+    log_p_ln = torch.log_softmax(logits / (tau * safe), dim=1)
+    log_p_ce = torch.log_softmax(logits, dim=1)
+    # differences of logarithms: the quotients of underflowed probabilities would be 0/0
+    c1 = torch.exp(log_p - log_p_ln - (gamma - 1.0) * log_norm)
+    c2 = torch.exp(log_p - log_p_ce - gamma * log_norm) / tau
+    others = torch.ones_like(logits)
+    others[rows, target] = 0.0
+    keep = others * (~zero).to(logits.dtype)
+
+    eye = torch.eye(K, dtype=logits.dtype, device=logits.device)
+    toward = eye[target].unsqueeze(1) - eye  # (N, K, K): e_y - e_i
+    along = (true - logits).unsqueeze(-1) * logits.unsqueeze(1)  # (N, K, K): (f_y - f_i) f_l
+    slopes = toward / (tau * safe).unsqueeze(-1) - along / (tau * safe**3).unsqueeze(-1)  # ds_i/df_l
+    ln = -(log_p_ln.exp() * keep).unsqueeze(-1) * slopes
+    ce = -(log_p_ce.exp() * others).unsqueeze(-1) * toward
+    return Decomposition(c1 * keep, c2 * keep, ln, ce, gamma)
+
+
+def zero_logits_point(weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    r"""The feature x* of least norm with W x* + b = 0, around which the LN gradient turns.
+
+    <dLN/dx, x - x*> = 0 for every x with non-zero logits, so in continuous time LN keeps the distance to x*; gradient
+    descent with step eta increases its square by eta^2 ||dLN/dx||^2 at every step.
+
+    Args:
+        weight: classifier rows, [K, d].
+        bias: [K], added to the logits; None for zero.
+
+    Returns:
+        x*, [d].
+
+    Raises:
+        ValueError: if no feature has zero logits. Different non-zero rows are not enough: w_2 = 2 w_1 with b = (0,
+            1) has none; linearly independent rows always have one.
+
+    Paper: 000, Proposition 2.
+
+    Example:
+        >>> zero_logits_point(torch.eye(2), torch.tensor([1.0, -1.0]))
+        tensor([-1.,  1.])
+    """
+    if bias is None:
+        return torch.zeros(weight.shape[1], dtype=weight.dtype, device=weight.device)
+    point: Tensor = -torch.linalg.pinv(weight) @ bias
+    left = (weight @ point + bias).abs().max()
+    if left > 1e3 * torch.finfo(weight.dtype).eps * (1.0 + bias.abs().max()):
+        raise ValueError(
+            f"no feature has zero logits: the nearest leaves {left:.2e}; the rows of weight are linearly dependent "
+            "and bias is not in their span"
+        )
+    return point

@@ -1,0 +1,260 @@
+"""Curvature: the smallest Hessian eigenvalue of any objective without its Hessian, and closed-form Hessians of 001."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lastlayer.theory import contrastive
+from lastlayer.theory._losses import Description, describe
+from lastlayer.theory._scalar import bisect, check_classes, check_nonnegative, check_positive
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """The smallest Hessian eigenvalue found.
+
+    Attributes:
+        value: the eigenvalue; never below the true smallest one by more than `residual`, and above it only if the
+            iteration stopped early.
+        direction: unit eigenvector, shaped like the point; a tuple for a point of several tensors.
+        residual: ||H v - value v||: an eigenvalue lies within this distance of `value`.
+        largest: the largest eigenvalue found, the scale to judge `value` by.
+        iterations: Hessian-vector products used.
+        converged: whether the residual is below the tolerance.
+    """
+
+    value: float
+    direction: Tensor | tuple[Tensor, ...]
+    residual: float
+    largest: float
+    iterations: int
+    converged: bool
+
+    def __float__(self) -> float:
+        return self.value
+
+
+def smallest_curvature(
+    objective: Callable[..., Tensor],
+    point: Tensor | Sequence[Tensor],
+    *,
+    max_iterations: int = 120,
+    tolerance: float = 1e-9,
+    seed: int = 0,
+) -> Curvature:
+    r"""Smallest eigenvalue of the Hessian of an objective at a point, by Lanczos on Hessian-vector products.
+
+    The Hessian is never formed: the gradient's graph is built once and each product is one more backward pass. The
+    basis is orthogonalised twice against itself, because plain Lanczos loses orthogonality as soon as an eigenvalue
+    converges; when it exhausts an invariant subspace (a degenerate spectrum) it goes on from a new random vector.
+
+    Args:
+        objective: maps the point to a scalar, twice differentiable there; called as objective(point), or
+            objective(*point) for several tensors.
+        point: a tensor, or several.
+        max_iterations: largest number of products; as many as the point has entries make the answer exact.
+        tolerance: stop when the residual is below tolerance * max(1, largest |eigenvalue|).
+        seed: of the starting vector. A random vector misses an eigenvector with probability 0, but one with a tiny
+            component needs more iterations: `converged` says that the pair is an eigenpair, not that none is lower.
+
+    Returns:
+        Curvature.
+
+    Raises:
+        ValueError: if the objective is not finite at the point or does not depend on it twice.
+
+    Paper: used for 001, Theorem 2 and Corollaries 1 and 2.
+
+    Example:
+        >>> saddle = smallest_curvature(lambda x: x[0] ** 2 - 3 * x[1] ** 2, torch.zeros(2, dtype=torch.float64))
+        >>> round(saddle.value, 9), saddle.direction.abs().round(decimals=9)
+        (-6.0, tensor([0., 1.], dtype=torch.float64))
+    """
+    single = isinstance(point, Tensor)
+    parts = [point] if isinstance(point, Tensor) else list(point)
+    sizes = [part.numel() for part in parts]
+    leaves = [part.detach().clone().requires_grad_(True) for part in parts]
+
+    def flat(tensors: Sequence[Tensor | None]) -> Tensor:
+        filled = [torch.zeros_like(p) if t is None else t for t, p in zip(tensors, leaves, strict=True)]
+        return torch.cat([t.reshape(-1) for t in filled])
+
+    with torch.enable_grad():
+        value = objective(*leaves)
+        if not torch.isfinite(value):
+            raise ValueError(f"the objective is {value.item()} at the point; its curvature is not defined")
+        gradient = flat(torch.autograd.grad(value, leaves, create_graph=True, allow_unused=True))
+    if not gradient.requires_grad:
+        zero = torch.zeros_like(gradient)
+        zero[0] = 1.0
+        return Curvature(0.0, _shaped(zero, parts, sizes, single), 0.0, 0.0, 0, True)
+
+    def product(vector: Tensor) -> Tensor:
+        return flat(torch.autograd.grad(gradient, leaves, vector, retain_graph=True, allow_unused=True))
+
+    found = _lanczos(product, gradient.detach(), min(max_iterations, gradient.numel()), tolerance, seed)
+    value_, vector, residual, largest, iterations, converged = found
+    return Curvature(value_, _shaped(vector, parts, sizes, single), residual, largest, iterations, converged)
+
+
+def _shaped(vector: Tensor, parts: list[Tensor], sizes: list[int], single: bool) -> Tensor | tuple[Tensor, ...]:
+    pieces = tuple(v.reshape(p.shape) for v, p in zip(torch.split(vector, sizes), parts, strict=True))
+    return pieces[0] if single else pieces
+
+
+def _lanczos(
+    product: Callable[[Tensor], Tensor], like: Tensor, limit: int, tolerance: float, seed: int
+) -> tuple[float, Tensor, float, float, int, bool]:
+    """Smallest Ritz pair of a symmetric operator: value, vector, residual, largest value, products, converged."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def fresh(basis: Tensor) -> Tensor:
+        vector = torch.randn(like.numel(), generator=generator, dtype=torch.float64).to(like)
+        for _ in range(2):
+            vector = vector - basis.T @ (basis @ vector)
+        unit: Tensor = vector / vector.norm()
+        return unit
+
+    basis = like.new_empty((limit, like.numel()))
+    basis[0] = fresh(basis[:0])
+    diagonal: list[float] = []
+    below: list[float] = []
+    scale = 0.0
+    while True:
+        count = len(diagonal) + 1
+        image = product(basis[count - 1])
+        diagonal.append(float(image @ basis[count - 1]))
+        for _ in range(2):
+            image = image - basis[:count].T @ (basis[:count] @ image)
+        length = float(image.norm())
+        scale = max(scale, abs(diagonal[-1]), length)
+        exhausted = length <= 1e-13 * max(scale, 1e-300)
+        below.append(0.0 if exhausted else length)
+        if count % 5 == 0 or count == limit or exhausted:
+            tridiagonal = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
+            off = torch.tensor(below[:-1], dtype=torch.float64)
+            tridiagonal += torch.diag(off, 1) + torch.diag(off, -1)
+            values, vectors = torch.linalg.eigh(tridiagonal)
+            residual = abs(below[-1] * float(vectors[-1, 0]))
+            small = residual <= tolerance * max(1.0, float(values.abs().max()))
+            # an exhausted subspace has residual 0, but with a symmetric start it may miss a part: go on from a new
+            # vector
+            if count == limit or (small and not exhausted):
+                vector = basis[:count].T @ vectors[:, 0].to(like)
+                vector = vector / vector.norm()
+                return float(values[0]), vector, residual, float(values[-1]), count, small
+        basis[count] = fresh(basis[:count]) if exhausted else image / length
+
+
+def origin_curvature(
+    loss: str | nn.Module | Description,
+    K: int,
+    n: int,
+    lambda_w: float,
+    lambda_h: float,
+    *,
+    bias: bool = True,
+    lambda_b: float = 0.0,
+) -> float:
+    r"""Smallest Hessian eigenvalue of the unconstrained feature model at W = H = b = 0.
+
+    min(lambda_b, (lambda_w + lambda_h)/2 - sqrt((lambda_w - lambda_h)^2/4 + phi'(0)^2/n)), without the first term if
+    there is no bias. The origin is critical for every contrastive loss, a strict saddle iff c = sqrt(n lambda_w
+    lambda_h) < phi'(0), and for focal loss with many classes it can be a spurious local minimum beside a lower one.
+
+    Args:
+        loss: ce, ls, focal or another contrastive loss with a twice differentiable profile.
+        K: number of classes.
+        n: samples per class.
+        lambda_w: penalty of the classifier, above 0.
+        lambda_h: penalty of the features, above 0.
+        bias: whether the model has a bias.
+        lambda_b: its penalty; with 0 the common shift of all logits makes a flat direction.
+
+    Paper: 001, Section 3.2 (the formula is derived).
+
+    Example:
+        >>> origin_curvature("ce", 10, 5, 5e-3, 5e-3) < 0 <= origin_curvature("ce", 10, 5, 0.1, 0.1)
+        True
+    """
+    check_classes("n", n, least=1)
+    check_positive(lambda_w=lambda_w, lambda_h=lambda_h)
+    check_nonnegative(lambda_b=lambda_b)
+    profile = contrastive.phi(loss, K)
+    if profile.name == "max-margin":
+        raise ValueError("max-margin has no curvature: its profile is piecewise linear")
+    slope = profile.derivative(0.0)
+    frame = 0.5 * (lambda_w + lambda_h) - math.sqrt(0.25 * (lambda_w - lambda_h) ** 2 + slope**2 / n)
+    return min(lambda_b, frame) if bias else frame
+
+
+def logit_hessian(loss: str | nn.Module | Description, logits: Tensor, target: Tensor) -> Tensor:
+    r"""Hessian of cross-entropy (with label smoothing) or focal loss with respect to the logits, one matrix per sample.
+
+    Cross-entropy: diag(p) - p p'. Focal loss: eta'(p_k) p_k (e_k - p)(e_k - p)' - eta(p_k) (diag(p) - p p') with
+    eta(p) = gamma p (1-p)^(gamma-1) log p - (1-p)^gamma and
+    eta'(p) = gamma (1-p)^(gamma-2) [(1 - gamma p) log p + 2 (1-p)].
+
+    Args:
+        loss: ce, ls or focal, by create name or Module; temperature 1.
+        logits: [N, K].
+        target: labels, [N].
+
+    Returns:
+        [N, K, K]. For focal loss with gamma < 2 the factor (1-p)^(gamma-2) is infinite at p = 1.
+
+    Paper: 001, Appendix D.
+
+    Example:
+        >>> logit_hessian("ce", torch.zeros(1, 2), torch.tensor([0]))
+        tensor([[[ 0.2500, -0.2500],
+                 [-0.2500,  0.2500]]])
+    """
+    described = describe(loss)
+    p = torch.softmax(logits, dim=1)
+    curvature = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)  # (N, K, K)
+    if described.name in ("ce", "ls"):
+        if described.number("temperature") != 1:
+            raise ValueError(f"temperature must be 1, got {described.options['temperature']}")
+        return curvature
+    if described.name != "focal":
+        raise ValueError(f"loss must be ce, ls or focal, got {described.name!r}")
+    gamma = described.number("gamma")
+    rows = torch.arange(len(target), device=target.device)
+    log_p = torch.log_softmax(logits, dim=1)[rows, target.long()]
+    p_true = log_p.exp()
+    rest = -torch.expm1(log_p)  # 1 - p without cancellation
+    eta = gamma * p_true * rest ** (gamma - 1.0) * log_p - rest**gamma
+    slope = gamma * rest ** (gamma - 2.0) * ((1.0 - gamma * p_true) * log_p + 2.0 * rest)
+    toward = -p.clone()
+    toward[rows, target.long()] += 1.0
+    outer = toward.unsqueeze(2) * toward.unsqueeze(1)
+    return (slope * p_true).view(-1, 1, 1) * outer - eta.view(-1, 1, 1) * curvature
+
+
+def focal_convexity(gamma: float | None = None) -> float:
+    r"""Probability of the true class from which focal loss is convex in the logits.
+
+    Sufficient is eta'(p) >= 0, that is (1 - gamma p) log p + 2 (1 - p) >= 0; log p + 2 (1 - p) >= 0 does for every
+    gamma.
+
+    Args:
+        gamma: focal exponent, above 0; None for the value that holds for every gamma.
+
+    Returns:
+        The smallest p that the condition allows; 0.203188 without gamma, 0.0855 for gamma = 3.
+
+    Paper: 001, Corollary 2, which rounds to 0.21.
+
+    Example:
+        >>> round(focal_convexity(), 6), round(focal_convexity(3.0), 4)
+        (0.203188, 0.0855)
+    """
+    if gamma is not None:
+        check_positive(gamma=gamma)
+    factor = 0.0 if gamma is None else gamma
+    # the expression starts at minus infinity and is positive at 1/2: log(1/2)(1 - gamma/2) + 1 >= 1 - log 2
+    return bisect(lambda p: (1.0 - factor * p) * math.log(p) + 2.0 * (1.0 - p), 1e-300, 0.5)
