@@ -34,6 +34,7 @@ def whitening(centred: Tensor) -> Tensor:
     Its rows are v_j / s_j from the singular value decomposition of M. M'M, which has the squares of the singular
     values, is never formed and never inverted.
     """
+    left: Tensor
     left, singular, right = torch.linalg.svd(centred.detach(), full_matrices=False)
     rank = int((singular > CUTOFF * singular[0]).sum())
     if not centred.requires_grad:
@@ -42,8 +43,7 @@ def whitening(centred: Tensor) -> Tensor:
     # The derivative of singular vectors divides by differences of singular values, which are all equal at neural
     # collapse; that of the pseudo-inverse of M does not. Fixing the left vectors changes |A r|^2 in second order only.
     inverse: Tensor = torch.linalg.pinv(centred, rtol=CUTOFF)  # (d, K)
-    whitener = left[:, :rank].T @ inverse.T
-    return whitener
+    return left[:, :rank].T.matmul(inverse.T)
 
 
 def simplex_distance(gram: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ second pass runs in float32, on residuals that are already small, and is repeate
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -44,7 +44,7 @@ class Spread:
     """What the second pass gives: sums over the samples about the class means and about the global mean."""
 
     square: Tensor  # (K,) sum of |h - class mean|^2
-    distance: Tensor  # (K,) sum of |h - class mean|
+    distance: Tensor | None = None  # (K,) sum of |h - class mean|
     energy: Tensor | None = None  # () sum of |whitener (h - class mean)|^2
     unit_sum: Tensor | None = None  # (K, d) sum of (h - center) / |h - center|
     nonzero: Tensor | None = None  # (K,) number of h that differ from the center
@@ -167,10 +167,7 @@ def second_pass(
         # almost wholly outside the span of the class means, or those have a very weak direction.
         error = FLOAT32_ROUNDING**2 * spread.square.sum() * whitener.square().sum()
         if bool(error > 1e-10 * spread.energy):
-            energy = _second_pass(samples, means, whitener, False, None, False).energy
-            spread = Spread(
-                spread.square, spread.distance, energy, spread.unit_sum, spread.nonzero, spread.disagreements
-            )
+            spread = replace(spread, energy=_second_pass(samples, means, whitener, False, None, False).energy)
     return spread
 
 

@@ -42,6 +42,7 @@ def intra_inter_ratio(features: Tensor, target: Tensor) -> Tensor:
         samples = prepare(features, target)
         means = first_pass(samples)
         spread = second_pass(samples, means)
+        assert spread.distance is not None
         return _formulas.intra_inter_ratio(spread.distance, means.count, _formulas.pair_distances(means.mean))
 
 

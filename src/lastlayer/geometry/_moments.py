@@ -1,0 +1,150 @@
+"""Mergeable sums from which the measures follow, as views of one flat float64 vector.
+
+One vector, because two sets of sums merge together or not at all: the sums of a class are about its `shift`, the first
+feature seen, which differs between ranks, and moving them to a common shift takes count, sum and scatter at once.
+Sums about zero would merge by addition but lose every digit of a spread that is 1e-8 of the offset.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from lastlayer.geometry._formulas import whitening
+from lastlayer.geometry._passes import Means, Spread, zero_safe_inverse
+
+ROWS = 4096
+"""Rows of a batch that are converted to float64 at a time."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Views into a flat vector: the sums of the first pass, then those of the second."""
+
+    count: Tensor  # (K,)
+    nonzero: Tensor  # (K,) features that are not zero
+    square: Tensor  # (K,) sum of |h - shift|^2
+    shift: Tensor  # (K, d) the first feature seen of each class, zero where there is none
+    total: Tensor  # (K, d) sum of h - shift
+    unit_sum: Tensor  # (K, d) sum of h / |h|
+    scatter: Tensor  # (d, d) sum of (h - shift)(h - shift)'
+    reference: Tensor  # (K,) class counts behind the means the second pass was taken about; zero before it
+    seen: Tensor  # (K,) samples of the second pass
+    distance: Tensor  # (K,) sum of |h - class mean|
+    centred_nonzero: Tensor  # (K,) features that differ from the global mean
+    centred_unit_sum: Tensor  # (K, d) sum of (h - global mean) / |h - global mean|
+    decided: Tensor  # (1,) samples on which a classifier was asked
+    disagreements: Tensor  # (1,) those where its decision is not the nearest class mean
+
+    @property
+    def second(self) -> tuple[Tensor, ...]:
+        return (self.seen, self.distance, self.centred_nonzero, self.centred_unit_sum, self.decided, self.disagreements)
+
+    def drop_second_pass(self) -> None:
+        for part in (self.reference, *self.second):
+            part.zero_()
+
+
+def _shapes(num_classes: int, dim: int) -> list[tuple[int, ...]]:
+    row, table = (num_classes,), (num_classes, dim)
+    return [row, row, row, table, table, table, (dim, dim), row, row, row, row, table, (1,), (1,)]
+
+
+def size(num_classes: int, dim: int) -> int:
+    """Length of the flat vector."""
+    return sum(torch.Size(shape).numel() for shape in _shapes(num_classes, dim))
+
+
+def view(flat: Tensor, num_classes: int, dim: int) -> Moments:
+    """The parts of the flat vector, sharing its memory."""
+    shapes = _shapes(num_classes, dim)
+    bounds = [0]
+    for shape in shapes:
+        bounds.append(bounds[-1] + torch.Size(shape).numel())
+    return Moments(*(flat[a:b].view(shape) for (a, b), shape in zip(pairwise(bounds), shapes, strict=True)))
+
+
+def add(moments: Moments, features: Tensor, label: Tensor) -> None:
+    """Add the samples of a batch to the sums of the first pass, in place and without synchronisation."""
+    for half, k in zip(torch.split(features, ROWS), torch.split(label, ROWS), strict=True):
+        rows = half.to(torch.float64)  # (n, d)
+        index = torch.arange(len(rows), device=rows.device)
+        first = index.new_full(moments.count.shape, len(rows)).scatter_reduce_(0, k, index, "amin")[k]  # (n,)
+        unseen = (moments.count[k] == 0)[:, None]
+        shift = torch.where(unseen, rows[first], moments.shift[k])
+        moments.shift.index_copy_(0, k, shift)
+        residual = rows - shift
+        norm = torch.linalg.vector_norm(rows, dim=1)
+        moments.count.index_add_(0, k, torch.ones_like(norm))
+        moments.nonzero.index_add_(0, k, (norm > 0).to(torch.float64))
+        moments.square.index_add_(0, k, residual.square().sum(dim=1))
+        moments.total.index_add_(0, k, residual)
+        moments.unit_sum.index_add_(0, k, rows * zero_safe_inverse(norm)[:, None])
+        moments.scatter.addmm_(residual.T, residual)
+
+
+def merge(stacked: Tensor, *, num_classes: int, dim: int) -> Tensor:
+    """One flat vector from several (n, size): the sums of all samples together."""
+    result = stacked[0].clone()
+    into = view(result, num_classes, dim)
+    for other in stacked[1:]:
+        _merge(into, view(other, num_classes, dim))
+    return result
+
+
+def _merge(into: Moments, other: Moments) -> None:
+    untouched = bool((other.count == 0).all()) and bool((other.reference == 0).all())
+    if untouched:
+        return
+    if torch.equal(into.reference, other.reference):
+        for mine, theirs in zip(into.second, other.second, strict=True):
+            mine += theirs
+    elif bool((into.count == 0).all()) and bool((into.reference == 0).all()):
+        into.reference.copy_(other.reference)
+        for mine, theirs in zip(into.second, other.second, strict=True):
+            mine.copy_(theirs)
+    else:
+        # Taken about different means: sums of different things.
+        into.drop_second_pass()
+    has = (other.count > 0)[:, None]
+    into.shift.copy_(torch.where((into.count == 0)[:, None] & has, other.shift, into.shift))
+    # For each class, other's sums move to this shift: h - shift = (h - other's shift) + step.
+    step = torch.where(has, other.shift - into.shift, 0.0)
+    cross = other.total + other.count[:, None] * step / 2
+    into.scatter.add_(other.scatter).addmm_(cross.T, step).addmm_(step.T, cross)
+    into.square.add_(other.square).add_(2 * (cross * step).sum(dim=1))
+    into.total.add_(other.total).add_(other.count[:, None] * step)
+    into.unit_sum.add_(other.unit_sum)
+    into.nonzero.add_(other.nonzero)
+    into.count.add_(other.count)
+
+
+def means(moments: Moments, present: Tensor) -> Means:
+    """Class means of the classes `present` (indices), relative to the shift of the first of them."""
+    count, shift = moments.count[present], moments.shift[present]
+    mean = (shift - shift[0]) + moments.total[present] / count[:, None]
+    return Means(count, shift[0], mean, moments.unit_sum[present], moments.nonzero[present])
+
+
+def spread(moments: Moments, present: Tensor, centred: Tensor) -> Spread:
+    """Sums about the class means, from those about the shifts; `centred` are the centred class means."""
+    count, total = moments.count[present], moments.total[present]
+    root = total / count.sqrt()[:, None]  # (K, d), its square is what the shifts add to the sums of squares
+    square = (moments.square[present] - root.square().sum(dim=1)).clamp(min=0)
+    whitener = whitening(centred)
+    energy = ((whitener @ moments.scatter) * whitener).sum() - (root @ whitener.T).square().sum()
+    return Spread(square, None, energy.clamp(min=0))
+
+
+def refined(moments: Moments, present: Tensor, first: Spread) -> Spread:
+    """The first pass's sums together with those of the second."""
+    decided = bool(moments.decided > 0)
+    return Spread(
+        first.square,
+        moments.distance[present],
+        first.energy,
+        moments.centred_unit_sum[present],
+        moments.centred_nonzero[present],
+        moments.disagreements[0] if decided else None,
+    )

@@ -1,0 +1,296 @@
+"""The geometry of features over batches and ranks, as a torchmetrics Metric."""
+
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from lastlayer.geometry import _moments
+from lastlayer.geometry._inputs import Samples, check_classifier, check_features, check_target, full_precision
+from lastlayer.geometry._passes import Means, second_pass
+from lastlayer.geometry.summary import Geometry, summarise
+
+
+class GeometryMetrics(Metric):
+    r"""Every measure of `lastlayer.geometry`, streaming: over batches, ranks and interruptions, with the same answer.
+
+    One pass of `update` gives nc1, nc2, nc3, self_duality, separability, the uncentred cosines and
+    class_distance_variance. What needs the means of all samples first (centred cosines, compactness,
+    intra_inter_ratio, nc4) takes a second pass over the same samples with `refine`, and is None until then. The
+    formulas stand at the functions of the same names.
+
+    The state is a fixed number of float64 sums, d^2 + 4 K d of them: batches, ranks, `merge_state`, pickling and
+    `state_dict` give the answer of one batch to rounding. The sums of a class are taken about its first feature, so
+    that neither strong collapse nor a large common offset costs digits. The state is part of `state_dict`.
+
+    Args:
+        num_classes: K; labels are 0..K-1. Classes without a sample are left out of every measure.
+        dim: d, the number of columns of the features.
+        center_weight: as in `neural_collapse`.
+        global_mean: as in `neural_collapse`.
+        self_pairs: as in `cosine_collapse`.
+        kwargs: those of `torchmetrics.Metric`; results are not cached, since they depend on compute's arguments.
+
+    Across ranks: `compute`, and the first `refine` after an update, gather the sums of all ranks. Every rank must
+    therefore call `refine` at least once, with an empty batch, features of shape (0, d), if it has no samples.
+
+    Degenerate cases: those of the functions; `compute` without a sample raises.
+
+    Raises:
+        ValueError: `update` and `refine` for wrong shapes and, on a CPU, labels outside 0..K-1; `compute` for NaN or
+            infinite features, no samples, or a second pass over other samples than the first.
+
+    References:
+        As in the functions of `lastlayer.geometry`. Merging of sums about different shifts: Chan, Golub, LeVeque
+        (1983), Algorithms for computing the sample variance.
+
+    Example:
+        >>> import torch
+        >>> from lastlayer.geometry import GeometryMetrics
+        >>> target = torch.tensor([0, 1, 2, 0, 1, 2])
+        >>> batches = [(torch.eye(3)[part], part) for part in target.split(2)]
+        >>> metrics = GeometryMetrics(num_classes=3, dim=3)
+        >>> for features, labels in batches:
+        ...     metrics.update(features, labels)
+        >>> metrics.compute(weight=torch.eye(3) - 1 / 3).nc2 < 1e-6, metrics.compute().compactness
+        (tensor(True), None)
+        >>> for features, labels in batches:
+        ...     metrics.refine(features, labels)
+        >>> round(float(metrics.compute().compactness), 6)
+        1.0
+    """
+
+    is_differentiable = False
+    higher_is_better = None
+    full_state_update = False
+
+    sums: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        dim: int,
+        *,
+        center_weight: bool = False,
+        global_mean: str = "samples",
+        self_pairs: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if num_classes < 1 or dim < 1:
+            raise ValueError(f"num_classes and dim must be at least 1, got {num_classes} and {dim}")
+        if global_mean not in ("samples", "classes"):
+            raise ValueError(f'global_mean must be "samples" or "classes", got {global_mean!r}')
+        super().__init__(**(kwargs | {"compute_with_cache": False}))
+        self.num_classes = num_classes
+        self.dim = dim
+        self.center_weight = center_weight
+        self.global_mean = global_mean
+        self.self_pairs = self_pairs
+        self._reference: tuple[Tensor, Means] | None = None
+        self._classifier: tuple[Tensor, Tensor | None] | None = None
+        self.add_state(
+            "sums",
+            torch.zeros(_moments.size(num_classes, dim), dtype=torch.float64),
+            dist_reduce_fx=partial(_moments.merge, num_classes=num_classes, dim=dim),
+            persistent=True,
+        )
+
+    @property
+    def update_called(self) -> bool:
+        """Whether there are samples, also if they came with a state_dict or a merge."""
+        return bool(super().update_called or self._parts().count.any())
+
+    def update(self, features: Tensor, target: Tensor) -> None:
+        """Add a batch to the first pass; a second pass already taken is dropped, since the means change.
+
+        Args:
+            features: (N, d) of any floating dtype; N may be 0.
+            target: (N,) labels 0..K-1 of any integer dtype.
+        """
+        label = self._check(features, target)
+        moments = self._parts()
+        if self._reference is not None:
+            self._reference = None
+            moments.drop_second_pass()
+        with full_precision(features.device):
+            _moments.add(moments, features.detach(), label)
+
+    @torch.no_grad()
+    def refine(
+        self, features: Tensor, target: Tensor, weight: Tensor | None = None, bias: Tensor | None = None
+    ) -> None:
+        """Add a batch to the second pass, which must go over the same samples as the first.
+
+        Args:
+            features: (N, d) of any floating dtype; N may be 0.
+            target: (N,) labels 0..K-1.
+            weight: (K, d) classifier for nc4, which depends on each sample and so cannot wait for `compute`. If it is
+                not given, that of the last `compute` or `refine` is used; without any nc4 stays None.
+            bias: (K,) its bias.
+        """
+        label = self._check(features, target)
+        if weight is not None:
+            self._remember(weight, bias)
+        if self._reference is None:
+            self._reference = self._begin_second_pass()
+        present, means = self._reference
+        if len(features) == 0:
+            return
+        position = label.new_zeros(self.num_classes).scatter_(
+            0, present, torch.arange(len(present), device=label.device)
+        )
+        classifier = None
+        if self._classifier is not None:
+            rows, offset = self._classifier
+            classifier = (
+                rows.to(label.device)[present].to(torch.float64),
+                None if offset is None else offset.to(label.device)[present].to(torch.float64),
+            )
+        with full_precision(features.device):
+            # A class without a mean falls on position 0; `seen` counts it where it belongs and compute finds it.
+            samples = Samples(features.detach(), position[label], present, means.count)
+            spread = second_pass(samples, means, units=True, classifier=classifier)
+        assert spread.distance is not None
+        assert spread.unit_sum is not None
+        assert spread.nonzero is not None
+        moments = self._parts()
+        moments.seen.index_add_(0, label, torch.ones_like(label, dtype=torch.float64))
+        moments.distance.index_add_(0, present, spread.distance)
+        moments.centred_nonzero.index_add_(0, present, spread.nonzero)
+        moments.centred_unit_sum.index_add_(0, present, spread.unit_sum)
+        if spread.disagreements is not None:
+            moments.decided.add_(len(features))
+            moments.disagreements.add_(spread.disagreements)
+
+    def compute(self, weight: Tensor | None = None, bias: Tensor | None = None) -> Geometry:
+        """The measures of all samples so far, on all ranks.
+
+        Args:
+            weight: (K, d) classifier; without it nc2, nc3 and self_duality are None.
+            bias: (K,) its bias; remembered with the weight for nc4 in `refine`.
+
+        Returns:
+            Geometry. nc4 is that of the classifier used in `refine`.
+        """
+        moments = self._parts()
+        present = moments.count.nonzero().flatten()
+        if len(present) == 0:
+            raise ValueError("no samples to measure: call update(features, target) before compute")
+        self._check_finite(moments)
+        rows = None
+        if weight is not None:
+            self._remember(weight, bias, refined=bool(moments.decided > 0))
+            rows = weight.detach().to(present.device)[present].to(torch.float64)
+        with full_precision(present.device):
+            means = _moments.means(moments, present)
+            spread = _moments.spread(moments, present, means.mean - means.center(self.global_mean))
+            if torch.equal(moments.reference, moments.count):
+                self._check_second_pass(moments)
+                spread = _moments.refined(moments, present, spread)
+            return summarise(
+                present,
+                means,
+                spread,
+                rows,
+                center_weight=self.center_weight,
+                global_mean=self.global_mean,
+                self_pairs=self.self_pairs,
+            )
+
+    def reset(self) -> None:
+        """Forget all samples, and the classifier."""
+        super().reset()
+        self._reference = None
+        self._classifier = None
+
+    def merge_state(self, incoming_state: "dict[str, Any] | Metric") -> None:
+        """Add the samples of another metric; a second pass survives only if both took it about the same means."""
+        if isinstance(incoming_state, GeometryMetrics):
+            ours, theirs = (self.num_classes, self.dim), (incoming_state.num_classes, incoming_state.dim)
+            if ours != theirs:
+                raise ValueError(f"cannot merge a metric of (num_classes, dim) = {theirs} into one of {ours}")
+        super().merge_state(incoming_state)
+        self._reference = None
+
+    def _parts(self) -> _moments.Moments:
+        return _moments.view(self.sums, self.num_classes, self.dim)
+
+    def _check(self, features: Tensor, target: Tensor) -> Tensor:
+        check_features(features)
+        if features.shape[1] != self.dim:
+            raise ValueError(f"features must have dim = {self.dim} columns, got shape {tuple(features.shape)}")
+        label = check_target(target, len(features)).to(features.device)
+        # On a GPU this would stall; there an index out of range raises by itself.
+        if (
+            label.device.type == "cpu"
+            and len(label)
+            and not 0 <= int(label.min()) <= int(label.max()) < self.num_classes
+        ):
+            raise ValueError(
+                f"target must hold labels 0..{self.num_classes - 1}, got {int(label.min())}..{int(label.max())}"
+            )
+        return label
+
+    def _remember(self, weight: Tensor, bias: Tensor | None, refined: bool = False) -> None:
+        check_classifier(weight, bias, self.dim)
+        if len(weight) != self.num_classes:
+            raise ValueError(f"weight must have num_classes = {self.num_classes} rows, got {len(weight)}")
+        given = (weight.detach(), None if bias is None else bias.detach())
+        if refined and self._classifier is not None and not _same(given, self._classifier):
+            raise ValueError(
+                "compute was given another classifier than refine, whose nc4 would not belong to it: "
+                "take the second pass with this classifier, after reset or update"
+            )
+        self._classifier = (given[0].clone(), None if given[1] is None else given[1].clone())
+
+    def _begin_second_pass(self) -> tuple[Tensor, Means]:
+        """The classes present on all ranks and their means; a second pass about the same samples goes on."""
+        with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self.sync_on_compute):
+            everyone = self._parts()
+            self._check_finite(everyone)
+            present = everyone.count.nonzero().flatten()
+            if len(present) == 0:
+                raise ValueError("no class means to refine about: call update(features, target) before refine")
+            count = everyone.count.clone()
+            means = _moments.means(everyone, present)
+        moments = self._parts()
+        if not torch.equal(moments.reference, count):
+            moments.drop_second_pass()
+            moments.reference.copy_(count)
+        return present, means
+
+    def _check_finite(self, moments: _moments.Moments) -> None:
+        bad = (~torch.isfinite(moments.total).all(dim=1)).nonzero().flatten()
+        if len(bad):
+            raise ValueError(f"features hold NaN or infinite values, in samples of the labels {bad.tolist()[:10]}")
+
+    def _check_second_pass(self, moments: _moments.Moments) -> None:
+        if not torch.equal(moments.seen, moments.count):
+            raise ValueError(
+                f"refine saw {int(moments.seen.sum())} samples and update {int(moments.count.sum())}, or other labels: "
+                "the second pass must go over the same samples, on every rank"
+            )
+        decided = int(moments.decided)
+        if decided not in (0, int(moments.count.sum())):
+            raise ValueError(
+                f"refine had a classifier for {decided} of {int(moments.count.sum())} samples: give it in every call"
+            )
+
+    def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        """torchmetrics rewrites the tensors inside a result, which a frozen dataclass forbids: pass it sealed."""
+        sealed = super()._wrap_compute(wraps(compute)(lambda *args, **kwargs: _Sealed(compute(*args, **kwargs))))
+        return wraps(compute)(lambda *args, **kwargs: sealed(*args, **kwargs).value)
+
+
+class _Sealed:
+    def __init__(self, value: Geometry) -> None:
+        self.value = value
+
+
+def _same(a: tuple[Tensor, Tensor | None], b: tuple[Tensor, Tensor | None]) -> bool:
+    if a[1] is None or b[1] is None:
+        return torch.equal(a[0], b[0]) and a[1] is b[1]
+    return torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])
