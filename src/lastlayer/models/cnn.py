@@ -76,9 +76,7 @@ class Classifier32(nn.Module):
     num_classes=10,
     parameters=12854154,
 )
-def cnn6(
-    in_shape: tuple[int, ...], *, widths: tuple[int, int, int] = (128, 256, 512), dense: int = 1024
-) -> CNN6:
+def cnn6(in_shape: tuple[int, ...], *, widths: tuple[int, int, int] = (128, 256, 512), dense: int = 1024) -> CNN6:
     """The network of paper 002: 5x5 and 1x1 convolutions with 128, 256 and 512 maps, dense 1024.
 
     Args:

@@ -28,9 +28,7 @@ class _Layer(nn.Module):
 class DenseNet(nn.Module):
     """Dense blocks, transitions that halve maps and size, batch norm, ReLU, global average pool."""
 
-    def __init__(
-        self, channels: int, blocks: tuple[int, ...], *, growth: int, stem: Stem, final_relu: bool
-    ) -> None:
+    def __init__(self, channels: int, blocks: tuple[int, ...], *, growth: int, stem: Stem, final_relu: bool) -> None:
         super().__init__()
         if stem not in ("cifar", "imagenet"):
             raise ValueError(f'stem is "auto", "cifar" or "imagenet", not {stem!r}')
@@ -93,6 +91,4 @@ def densenet121(
         128
     """
     channels, height, width = image_shape(in_shape, "densenet121", smallest=8)
-    return DenseNet(
-        channels, (6, 12, 24, 16), growth=growth, stem=_resolve(stem, height, width), final_relu=final_relu
-    )
+    return DenseNet(channels, (6, 12, 24, 16), growth=growth, stem=_resolve(stem, height, width), final_relu=final_relu)

@@ -42,9 +42,7 @@ class _Block(nn.Module):
             )
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels != out:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(channels, out, 1, stride=stride, bias=False), nn.BatchNorm2d(out)
-            )
+            self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride=stride, bias=False), nn.BatchNorm2d(out))
         self.final_relu = final_relu
 
     def forward(self, x: Tensor) -> Tensor:
@@ -63,9 +61,7 @@ class ResNet(nn.Module):
         final_relu: whether the last block ends in ReLU; without it features take both signs.
     """
 
-    def __init__(
-        self, channels: int, depth: int, *, stem: Stem, width: float = 1.0, final_relu: bool = True
-    ) -> None:
+    def __init__(self, channels: int, depth: int, *, stem: Stem, width: float = 1.0, final_relu: bool = True) -> None:
         super().__init__()
         if stem not in ("cifar", "imagenet"):
             raise ValueError(f'stem is "auto", "cifar" or "imagenet", not {stem!r}')
@@ -80,9 +76,7 @@ class ResNet(nn.Module):
                 nn.MaxPool2d(3, stride=2, padding=1),
             )
         else:
-            self.stem = nn.Sequential(
-                nn.Conv2d(channels, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()
-            )
+            self.stem = nn.Sequential(nn.Conv2d(channels, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
         layers: list[nn.Module] = []
         channels = 64
         for stage, count in enumerate(_STAGES[depth]):

@@ -108,6 +108,4 @@ def vit(
         64
     """
     shape = image_shape(in_shape, "vit", smallest=patch)
-    return ViT(
-        shape, patch=patch, dim=dim, depth=depth, heads=heads, hidden=hidden or 2 * dim, dropout=dropout
-    )
+    return ViT(shape, patch=patch, dim=dim, depth=depth, heads=heads, hidden=hidden or 2 * dim, dropout=dropout)

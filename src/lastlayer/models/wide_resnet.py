@@ -16,9 +16,7 @@ class _Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.conv2 = nn.Conv2d(maps, maps, 3, padding=1, bias=False)
         self.shortcut = (
-            nn.Conv2d(channels, maps, 1, stride=stride, bias=False)
-            if channels != maps or stride != 1
-            else None
+            nn.Conv2d(channels, maps, 1, stride=stride, bias=False) if channels != maps or stride != 1 else None
         )
 
     def forward(self, x: Tensor) -> Tensor:

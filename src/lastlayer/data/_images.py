@@ -1,0 +1,103 @@
+"""Decoding image files into uint8 tensors (needs Pillow)."""
+
+import hashlib
+import io
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ._files import CorruptFileError
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+_GREY_MODES = ("1", "L")
+
+
+def pillow() -> Any:
+    """Pillow's Image module.
+
+    Raises:
+        ImportError: Pillow is not installed; the message names the extra.
+    """
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "reading image files needs Pillow, which is not installed: pip install 'lastlayer[images]'"
+        ) from error
+    return Image
+
+
+def is_image(path: Path) -> bool:
+    """Whether a file's name says it is an image; hidden files are not."""
+    return path.suffix.lower() in ENDINGS and not path.name.startswith(".")
+
+
+def decode(path: Path, size: int | None, colour: bool | None = None) -> tuple[Tensor, bytes]:
+    """Decode one file.
+
+    Args:
+        path: the file.
+        size: side of the square to return: the shorter side is scaled to it and the middle cut out; None keeps the
+            image as it is.
+        colour: three channels (True), one (False), or as in the file (None).
+
+    Returns:
+        The image as uint8 (C, H, W), and the SHA-256 of the file.
+
+    Raises:
+        CorruptFileError: the file cannot be decoded.
+    """
+    image_module = pillow()
+    data = path.read_bytes()
+    try:
+        with image_module.open(io.BytesIO(data)) as opened:
+            grey = opened.mode in _GREY_MODES if colour is None else not colour
+            image = opened.convert("L" if grey else "RGB")
+    except Exception as error:  # decoders raise many kinds of errors
+        raise CorruptFileError(f"{path} cannot be decoded as an image: {error}") from error
+    if size is not None:
+        width, height = image.size
+        scale = size / min(width, height)
+        width, height = max(size, round(width * scale)), max(size, round(height * scale))
+        left, top = (width - size) // 2, (height - size) // 2
+        if image.size != (width, height):
+            image = image.resize((width, height), image_module.Resampling.BICUBIC)
+        image = image.crop((left, top, left + size, top + size))
+    pixels = np.array(image, dtype=np.uint8)
+    pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    return torch.from_numpy(np.ascontiguousarray(pixels)), hashlib.sha256(data).digest()
+
+
+def decode_all(paths: Sequence[Path], size: int | None, colour: bool | None = None) -> tuple[Tensor, str]:
+    """Decode many files into one tensor, in order.
+
+    Grey images become colour if any file has colour.
+
+    Returns:
+        uint8 (N, C, H, W), and one SHA-256 over those of the files, in order.
+
+    Raises:
+        CorruptFileError: a file cannot be decoded; the first is named.
+        ValueError: sizes differ and `size` is None; two files are named.
+    """
+    workers = min(8, os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers) as pool:
+        decoded = list(pool.map(lambda path: decode(path, size, colour), paths))
+    combined = hashlib.sha256(b"".join(sha256 for _, sha256 in decoded)).hexdigest()
+    images = [image for image, _ in decoded]
+    first = images[0].shape[1:]
+    for path, image in zip(paths, images, strict=True):
+        if image.shape[1:] != first:
+            raise ValueError(
+                f"images differ in size: {paths[0]} is {first[1]}x{first[0]}, {path} is "
+                f"{image.shape[2]}x{image.shape[1]} (width x height); give size= to scale and crop them all"
+            )
+    if len({len(image) for image in images}) > 1:
+        images = [image.expand(3, -1, -1) for image in images]
+    return torch.stack(images), combined

@@ -1,0 +1,141 @@
+"""Arrays in .npz and .safetensors files.
+
+The keys are `x_train`, `y_train`, `x_test`, `y_test`, or `x` and `y` for a file that holds one set. `x` is (N, d)
+features, (N, H, W) grey images, (N, C, H, W) or (N, H, W, C) images; `y` is (N,) integers 0 to K-1. An optional text
+array `class_names` (K,) names the classes (.npz only). Pickled arrays are refused.
+"""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ._files import CorruptFileError, file_digest
+from .dataset import Dataset, Split
+from .splits import stratified
+
+_PAIRS = {"train": ("x_train", "y_train"), "test": ("x_test", "y_test")}
+_CHANNELS = (1, 3, 4)
+
+
+def arrays(
+    path: str | Path,
+    *,
+    test: str | Path | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    standardize: bool = False,
+) -> Dataset:
+    """Read a data set from arrays in a .npz or .safetensors file.
+
+    Bytes are images of scale 255 and truth values become 0 and 255; floats are kept, and their type with them.
+    (N, H, W, C) is told from (N, C, H, W) by where the 1, 3 or 4 channels are; the second is assumed if both fit.
+    A file with `x` and `y` alone is split at random, class by class, and a note says so.
+
+    Args:
+        path: the file; see the head of this module for its keys.
+        test: a second file with `x` and `y`, the test set.
+        test_fraction: share of each class to test on where there is no test set.
+        seed: of that split.
+        standardize: give features the mean and deviation of their training samples; images always have them.
+
+    Raises:
+        ValueError: keys are missing (those found are listed), or shapes, types or labels do not fit.
+        CorruptFileError: the file is damaged or holds pickled objects.
+
+    Example:
+        >>> import numpy as np, tempfile, pathlib
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "points.npz"
+        >>> np.savez(file, x=np.random.rand(10, 3), y=np.arange(10) % 2)
+        >>> arrays(file).in_shape
+        (3,)
+    """
+    path = Path(path)
+    content = _read(path)
+    names = content.pop("class_names", None)
+    checksums = {path.name: file_digest(path)}
+    notes: tuple[str, ...] = ()
+    if test is not None:
+        train_split = _split(path, content, ("x", "y") if "x" in content else _PAIRS["train"])
+        other = Path(test)
+        more = _read(other)
+        test_split = _split(other, more, ("x", "y") if "x" in more else _PAIRS["test"])
+        checksums[other.name] = file_digest(other)
+    elif "x_train" in content or "x_test" in content:
+        train_split, test_split = (_split(path, content, _PAIRS[part]) for part in ("train", "test"))
+    else:
+        whole = _split(path, content, ("x", "y"))
+        kept, held = stratified(whole.target, test_fraction, seed)
+        train_split, test_split = whole.select(kept), whole.select(held)
+        notes = (f"test set: {test_fraction:g} of each class at random, seed {seed}",)
+    if names is None:
+        highest = int(max(train_split.target.max(), test_split.target.max()))
+        names = [str(k) for k in range(highest + 1)]
+    image = train_split.inputs.ndim == 4
+    scale = 255.0 if train_split.inputs.dtype == torch.uint8 else 1.0
+    class_names = tuple(str(name) for name in names)
+    dataset = Dataset(path.stem, train_split, test_split, class_names, scale=scale, checksums=checksums, notes=notes)
+    return dataset.with_statistics() if image or standardize else dataset
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            return dict(load_file(path))
+        except SafetensorError as error:
+            raise CorruptFileError(f"{path} is damaged or not a safetensors file: {error}") from error
+    if path.suffix != ".npz":
+        raise ValueError(f"{path}: arrays are read from .npz and .safetensors files, not {path.suffix or 'this'}")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+    except (zipfile.BadZipFile, EOFError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise CorruptFileError(f"{path} is damaged or not an npz file: {error}") from error
+    except ValueError as error:
+        raise CorruptFileError(f"{path} cannot be read without unpickling, which is refused: {error}") from error
+
+
+def _split(path: Path, content: dict[str, Any], keys: tuple[str, str]) -> Split:
+    missing = [key for key in keys if key not in content]
+    if missing:
+        raise ValueError(
+            f"{path} has no {' and no '.join(missing)}; found: {', '.join(sorted(content)) or 'nothing'}. Expected "
+            "x_train, y_train, x_test, y_test, or x and y for one set"
+        )
+    x, y = (_tensor(content[key]) for key in keys)
+    if y.ndim != 1 or y.is_floating_point() or y.is_complex():
+        raise ValueError(f"{path}: {keys[1]} must be integers (N,), not {y.dtype} {tuple(y.shape)}")
+    if len(x) != len(y):
+        raise ValueError(f"{path}: {keys[0]} has {len(x)} rows but {keys[1]} has {len(y)}")
+    return Split(_inputs(path, keys[0], x), y.long())
+
+
+def _tensor(value: NDArray[Any] | Tensor) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    return torch.from_numpy(np.ascontiguousarray(value.astype(value.dtype.newbyteorder("="), copy=False)))
+
+
+def _inputs(path: Path, key: str, x: Tensor) -> Tensor:
+    if x.ndim not in (2, 3, 4):
+        raise ValueError(f"{path}: {key} must be (N, d), (N, H, W), (N, C, H, W) or (N, H, W, C), not {tuple(x.shape)}")
+    if x.dtype == torch.bool:
+        x = x.to(torch.uint8) * 255
+    if x.ndim == 2:
+        return x if x.is_floating_point() else x.float()
+    if x.ndim == 3:
+        x = x[:, None]
+    elif x.shape[1] not in _CHANNELS and x.shape[3] in _CHANNELS:
+        x = x.permute(0, 3, 1, 2).contiguous()
+    if not (x.is_floating_point() or x.dtype == torch.uint8):
+        raise ValueError(f"{path}: images in {key} must be uint8, bool or floating point, not {x.dtype}")
+    return x

@@ -1,0 +1,225 @@
+"""What a data set is: two splits of tensors and a description of where they come from."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Split:
+    """Inputs and their labels.
+
+    Attributes:
+        inputs: images uint8 or float (N, C, H, W), or features float (N, d).
+        target: labels int64 (N,).
+    """
+
+    inputs: Tensor
+    target: Tensor
+
+    def __post_init__(self) -> None:
+        if self.target.dtype != torch.int64 or self.target.ndim != 1:
+            found = f"{self.target.dtype} {tuple(self.target.shape)}"
+            raise TypeError(f"target must be int64 of shape (N,), not {found}")
+        if self.inputs.ndim not in (2, 4):
+            raise ValueError(f"inputs must be (N, C, H, W) or (N, d), not {tuple(self.inputs.shape)}")
+        if self.inputs.ndim == 2 and not self.inputs.is_floating_point():
+            raise TypeError(f"features must be floating point, not {self.inputs.dtype}")
+        if self.inputs.ndim == 4 and not (self.inputs.is_floating_point() or self.inputs.dtype == torch.uint8):
+            raise TypeError(f"images must be uint8 or floating point, not {self.inputs.dtype}")
+        if len(self.inputs) != len(self.target):
+            raise ValueError(f"{len(self.inputs)} inputs but {len(self.target)} labels")
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def select(self, indices: Tensor) -> "Split":
+        """The samples at `indices`, in that order."""
+        return Split(self.inputs[indices], self.target[indices])
+
+    def to(self, device: torch.device | str) -> "Split":
+        """The same split on another device."""
+        return Split(self.inputs.to(device), self.target.to(device))
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A labelled data set in memory, with what is known of its origin.
+
+    Pixels stay as stored; `scale`, `mean` and `std` say how to normalise them: (x / scale - mean) / std, channel by
+    channel for images and entry by entry for features (see `lastlayer.data.Normalize`).
+
+    Attributes:
+        name: the name it was loaded by.
+        train: training samples; every class has at least one.
+        test: test samples.
+        class_names: one name a class, in label order.
+        scale: the value of full intensity (255 for 8-bit images, 1 for features).
+        mean: mean of inputs / scale over the training samples; None leaves inputs as they are.
+        std: standard deviation likewise, 1 where it would be 0.
+        validation: samples held out of `train`, if any (`hold_out`).
+        unknown: test samples of classes that `train` does not have (`open_set`); their labels are those of the set
+            they came from.
+        checksums: SHA-256 by source file, or of the tensors where there is no file.
+        source: where the data comes from.
+        licence: terms of use.
+        citation: what to cite.
+        notes: every choice made on the way (splits, subsets), in order.
+    """
+
+    name: str
+    train: Split
+    test: Split
+    class_names: tuple[str, ...]
+    scale: float = 1.0
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    validation: Split | None = None
+    unknown: Split | None = None
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+    licence: str = ""
+    citation: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        shape = self.in_shape
+        for part, split in self._splits().items():
+            if tuple(split.inputs.shape[1:]) != shape:
+                found = tuple(split.inputs.shape[1:])
+                raise ValueError(f"{self.name}: train inputs are {shape} but {part} inputs are {found}")
+            if part != "unknown":
+                self._check_labels(part, split)
+
+    def _check_labels(self, part: str, split: Split) -> None:
+        if split.target.device.type != "cpu":  # looking at labels would stall the device
+            return
+        if len(split) == 0:
+            raise ValueError(f"{self.name}: there are no {part} samples")
+        low, high = int(split.target.min()), int(split.target.max())
+        if low < 0 or high >= self.num_classes:
+            where = int((split.target == (low if low < 0 else high)).nonzero()[0])
+            raise ValueError(
+                f"{self.name}: {part} label {low if low < 0 else high} at sample {where} is out of range; with "
+                f"{self.num_classes} classes labels are 0 to {self.num_classes - 1}"
+            )
+        if part == "train":
+            counts = split.target.bincount(minlength=self.num_classes)
+            empty = (counts == 0).nonzero().flatten().tolist()
+            if empty:
+                names = ", ".join(f"{k} ({self.class_names[k]})" for k in empty[:10])
+                raise ValueError(f"{self.name}: no training samples for {len(empty)} classes: {names}")
+
+    def _splits(self) -> dict[str, Split]:
+        every = {
+            "train": self.train,
+            "test": self.test,
+            "validation": self.validation,
+            "unknown": self.unknown,
+        }
+        return {part: split for part, split in every.items() if split is not None}
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @property
+    def in_shape(self) -> tuple[int, ...]:
+        """Shape of one input, what `lastlayer.models.create` takes."""
+        return tuple(self.train.inputs.shape[1:])
+
+    @property
+    def train_counts(self) -> Tensor:
+        """Training samples by class, int64 (K,)."""
+        return self.train.target.bincount(minlength=self.num_classes)
+
+    def replace(self, note: str | None = None, **changes: Any) -> "Dataset":
+        """A copy with some fields changed and a note added."""
+        notes = self.notes if note is None else (*self.notes, note)
+        return replace(self, notes=changes.pop("notes", notes), **changes)
+
+    def to(self, device: torch.device | str) -> "Dataset":
+        """The same data set on another device."""
+        moved: dict[str, Any] = {part: split.to(device) for part, split in self._splits().items()}
+        return replace(self, **moved)
+
+    def with_statistics(self) -> "Dataset":
+        """A copy whose `mean` and `std` are those of its training samples (by channel, or by entry of a feature)."""
+        mean, std = statistics(self.train.inputs, self.scale)
+        return replace(self, mean=mean, std=std)
+
+
+def statistics(inputs: Tensor, scale: float = 1.0) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and (biased) standard deviation of inputs / scale, by channel for images, by entry for features.
+
+    A standard deviation of zero is returned as 1, so that a constant channel stays constant.
+
+    Args:
+        inputs: images (N, C, H, W) or features (N, d).
+        scale: divisor of the inputs.
+
+    Example:
+        >>> statistics(torch.tensor([[0.0, 5.0], [2.0, 5.0]]))
+        ((1.0, 5.0), (1.0, 1.0))
+    """
+    if inputs.dtype == torch.uint8:
+        # exact, and without a float copy of the whole data set: count how often each value occurs
+        values = torch.arange(256, dtype=torch.float64) / scale
+        moments = []
+        for channel in range(inputs.shape[1]):
+            counts = inputs[:, channel].flatten().bincount(minlength=256).double().cpu()
+            mean = (counts @ values / counts.sum()).item()
+            moments.append((mean, (counts @ (values - mean).square() / counts.sum()).sqrt().item()))
+        pairs = moments
+    else:
+        dims = (0, 2, 3) if inputs.ndim == 4 else (0,)
+        scaled = inputs.double() / scale
+        means, stds = scaled.mean(dims), scaled.std(dims, unbiased=False)
+        pairs = list(zip(means.tolist(), stds.tolist(), strict=True))
+    return tuple(mean for mean, _ in pairs), tuple(std or 1.0 for _, std in pairs)
+
+
+def tensor_checksum(*tensors: Tensor) -> str:
+    """SHA-256 of the shapes, types and bytes of tensors."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class TextSplit:
+    """Texts and their labels: `pairs` holds the second text of each sample in sentence-pair tasks."""
+
+    texts: tuple[str, ...]
+    target: Tensor
+    pairs: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+@dataclass(frozen=True)
+class TextDataset:
+    """A labelled text data set; tokens are made elsewhere. Fields as in `Dataset`; `test` is GLUE's dev set."""
+
+    name: str
+    train: TextSplit
+    test: TextSplit
+    class_names: tuple[str, ...]
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+    licence: str = ""
+    citation: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)

@@ -1,0 +1,199 @@
+"""Folders of images: a folder a class, with or without train and test folders; ImageNet and miniImageNet."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ._files import locate
+from ._images import decode, decode_all, is_image
+from .dataset import Dataset, Split
+from .registry import register
+from .splits import stratified
+
+_TRAIN, _TEST = ("train",), ("test", "val", "valid", "validation")
+_MOST_BYTES = 32 << 30
+
+
+@dataclass(frozen=True)
+class ImageFiles(torch.utils.data.Dataset[tuple[Tensor, int]]):
+    """Image files decoded one at a time, for sets too large for memory; a torch map-style data set.
+
+    Attributes:
+        paths: the files.
+        target: their labels, int64 (N,).
+        class_names: one name a class.
+        size: side of the square each image is scaled and cropped to.
+    """
+
+    paths: tuple[Path, ...]
+    target: Tensor
+    class_names: tuple[str, ...]
+    size: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return decode(self.paths[index], self.size, colour=True)[0], int(self.target[index])
+
+
+def class_folders(folder: Path) -> tuple[str, ...]:
+    """Names of the folders in a folder, sorted; hidden ones are left out."""
+    return tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != "."))
+
+
+def image_files(folder: str | Path, *, size: int | None = None, classes: Sequence[str] | None = None) -> ImageFiles:
+    """List the images of a folder that has a folder a class; nothing is decoded yet.
+
+    Args:
+        folder: holds a folder for each class.
+        size: side of the square each image is scaled and cropped to when it is read.
+        classes: class names in label order; None takes the folders, sorted.
+
+    Raises:
+        ValueError: there are no class folders, a class has no images, or a folder is no known class.
+
+    Example:
+        >>> import tempfile
+        >>> image_files(tempfile.mkdtemp())
+        Traceback (most recent call last):
+        ValueError: ... holds no class folders: expected FOLDER/<class>/<image>
+    """
+    folder = Path(folder)
+    found = class_folders(folder)
+    if not found:
+        raise ValueError(f"{folder} holds no class folders: expected FOLDER/<class>/<image>")
+    names = found if classes is None else tuple(classes)
+    foreign = [name for name in found if name not in set(names)]
+    if foreign:
+        raise ValueError(f"{folder} has class folders without training images: {', '.join(foreign[:10])}")
+    paths: list[Path] = []
+    target: list[int] = []
+    for label, name in enumerate(names):
+        files = sorted(path for path in (folder / name).rglob("*") if is_image(path)) if name in found else []
+        if not files and classes is None:
+            raise ValueError(f"class {name!r} has no images: {folder / name} holds no image files")
+        paths += files
+        target += [label] * len(files)
+    return ImageFiles(tuple(paths), torch.tensor(target, dtype=torch.int64), names, size)
+
+
+def decode_split(files: ImageFiles, colour: bool | None = None) -> tuple[Split, str]:
+    """Decode every file into a split in memory; also the SHA-256 over all files.
+
+    Raises:
+        ValueError: the images would take more than 32 GiB; what to do is said.
+    """
+    if files.size is not None and len(files) * 3 * files.size**2 > _MOST_BYTES:
+        raise ValueError(
+            f"{len(files)} images of {files.size}x{files.size} take {len(files) * 3 * files.size**2 / 2**30:.0f} GiB "
+            "in memory: choose a smaller size=, or read them one by one with lastlayer.data.image_files"
+        )
+    images, sha256 = decode_all(files.paths, files.size, colour)
+    return Split(images, files.target), sha256
+
+
+def _subfolder(folder: Path, names: tuple[str, ...]) -> Path | None:
+    return next((folder / name for name in names if (folder / name).is_dir()), None)
+
+
+def image_folder(
+    folder: str | Path,
+    *,
+    size: int | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    colour: bool | None = None,
+) -> Dataset:
+    """Read a folder of images by class, or one with train and test folders of that kind.
+
+    Args:
+        folder: FOLDER/<class>/<image>, or FOLDER/train/<class>/<image> with FOLDER/test (or val, valid, validation).
+        size: scale the shorter side to it and cut out the middle; None asks that all images have one size.
+        test_fraction: share of each class to test on where there is no test folder.
+        seed: of that split.
+        colour: three channels (True), one (False); None: three if any image has colour.
+
+    Raises:
+        ValueError: no classes, a class without images, images of different sizes; the folder or file is named.
+        CorruptFileError: a file cannot be decoded.
+        ImportError: Pillow is missing.
+    """
+    folder = Path(folder)
+    train_folder, test_folder = _subfolder(folder, _TRAIN), _subfolder(folder, _TEST)
+    if train_folder is None or test_folder is None:
+        whole = image_files(folder if train_folder is None else train_folder, size=size)
+        split, sha256 = decode_split(whole, colour)
+        kept, held = stratified(split.target, test_fraction, seed)
+        train, test, names = split.select(kept), split.select(held), whole.class_names
+        checksums = {"images": sha256}
+        notes: tuple[str, ...] = (f"test set: {test_fraction:g} of each class at random, seed {seed}",)
+    else:
+        listed = image_files(train_folder, size=size)
+        names = listed.class_names
+        train, first = decode_split(listed, colour)
+        test_files = image_files(test_folder, size=size, classes=names)
+        if not len(test_files):
+            raise ValueError(f"{test_folder} holds no image files")
+        test, second = decode_split(test_files, train.inputs.shape[1] == 3)
+        checksums, notes = {"train": first, "test": second}, ()
+    dataset = Dataset(folder.name, train, test, names, scale=255.0, checksums=checksums, notes=notes)
+    return dataset.with_statistics()
+
+
+@register(
+    "imagenet",
+    summary="ImageNet-1K as class folders, scaled to size= (default 64)",
+    homepage="https://image-net.org/download-images",
+    licence="research use under ImageNet's terms of access",
+    citation="Russakovsky et al. 2015, ImageNet large scale visual recognition challenge",
+)
+def imagenet(root: Path, *, verify: bool = True, size: int = 64) -> Dataset:
+    """Read `root/imagenet/{train,val}/<wnid>/*.JPEG` in colour; no checksums are known, `verify` has no effect."""
+    hint = "Fetch it by hand from https://image-net.org/download-images and sort both parts into class folders"
+    folder = locate(root, "imagenet", ("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC"), ("train",), hint)
+    return image_folder(folder, size=size, colour=True)
+
+
+@register(
+    "miniimagenet",
+    summary="100 classes of ImageNet, 600 images each, as class folders, scaled to size= (default 84)",
+    homepage="https://github.com/twitter-research/meta-learning-lstm",
+    licence="research use under ImageNet's terms of access",
+    citation="Vinyals et al. 2016, Matching networks for one shot learning; split by Ravi, Larochelle 2017",
+)
+def miniimagenet(root: Path, *, verify: bool = True, size: int = 84, seed: int = 0) -> Dataset:
+    """Read `root/miniimagenet/<class>/*` or `.../{train,val,test}/<class>/*`, and test on a sixth of each class.
+
+    The few-shot parts have different classes; for classification they are taken together, and 1/6 of each class
+    (100 of 600) is drawn for testing. No checksums are known, `verify` has no effect.
+    """
+    hint = "Fetch it by hand and put it there as class folders"
+    folders = ("miniimagenet", "miniImageNet", "mini-imagenet")
+    folder = locate(root, "miniimagenet", folders, ("train", "n01532829"), hint)
+    parts = [part for name in ("train", "val", "test") if (part := _subfolder(folder, (name,))) is not None]
+    paths: list[Path] = []
+    labels: list[str] = []
+    for part in parts or [folder]:
+        listed = image_files(part)
+        paths += listed.paths
+        labels += [listed.class_names[k] for k in listed.target.tolist()]
+    names = tuple(sorted(set(labels)))
+    index = {name: k for k, name in enumerate(names)}
+    target = torch.tensor([index[label] for label in labels])
+    split, sha256 = decode_split(ImageFiles(tuple(paths), target, names, size), colour=True)
+    kept, held = stratified(split.target, 1 / 6, seed)
+    note = f"all parts together; test set: 1/6 of each class at random, seed {seed}"
+    dataset = Dataset(
+        "miniimagenet",
+        split.select(kept),
+        split.select(held),
+        names,
+        scale=255.0,
+        checksums={"images": sha256},
+        notes=(note,),
+    )
+    return dataset.with_statistics()

@@ -1,0 +1,257 @@
+"""The registry of data sets: load by name or path, list, fetch, check."""
+
+import difflib
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from .dataset import Dataset, TextDataset
+from .download import Progress, Remote, fetch
+
+AnyDataset = Dataset | TextDataset
+Reader = Callable[..., AnyDataset]
+R = TypeVar("R", bound=Reader)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is known of a named data set before it is read.
+
+    Attributes:
+        name: the name `load` takes.
+        reader: called with (root, verify, options) where files are needed, with the options alone otherwise.
+        summary: one line for people.
+        homepage: where it comes from.
+        licence: terms of use.
+        citation: what to cite.
+        needs_files: whether it is read from files under the data root.
+        remotes: files that can be fetched from an official place; empty where there is none.
+    """
+
+    name: str
+    reader: Reader
+    summary: str
+    homepage: str
+    licence: str
+    citation: str
+    needs_files: bool
+    remotes: tuple[Remote, ...]
+
+
+@dataclass(frozen=True)
+class Check:
+    """Result of `check`: `status` is "ok", "missing" or "corrupt"; `message` says what and where."""
+
+    name: str
+    status: Literal["ok", "missing", "corrupt"]
+    message: str
+    checksums: dict[str, str]
+
+
+_SOURCES: dict[str, Source] = {}
+
+
+def register(
+    name: str,
+    *,
+    summary: str,
+    homepage: str = "",
+    licence: str = "",
+    citation: str = "",
+    needs_files: bool = True,
+    remotes: tuple[Remote, ...] = (),
+) -> Callable[[R], R]:
+    """Decorator that adds a reader to the registry under `name`."""
+
+    def add(reader: R) -> R:
+        if name in _SOURCES:
+            raise ValueError(f"data set {name!r} is registered twice")
+        _SOURCES[name] = Source(name, reader, summary, homepage, licence, citation, needs_files, remotes)
+        return reader
+
+    return add
+
+
+def available() -> tuple[str, ...]:
+    """Names of the data sets that `load` knows, sorted.
+
+    Example:
+        >>> "digits" in available()
+        True
+    """
+    return tuple(sorted(_SOURCES))
+
+
+def describe(name: str) -> Source:
+    """What is known of a named data set.
+
+    Raises:
+        ValueError: no data set has that name; the nearest is suggested.
+
+    Example:
+        >>> describe("digits").needs_files
+        False
+    """
+    if name not in _SOURCES:
+        close = difflib.get_close_matches(name, _SOURCES, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ValueError(
+            f"data set {name!r} is unknown{hint}; available: {', '.join(available())}; or the path of a folder of "
+            "images, a .npz or a .safetensors file"
+        )
+    return _SOURCES[name]
+
+
+def default_root() -> Path:
+    """Where data sets lie: $LASTLAYER_DATA, else $XDG_CACHE_HOME/lastlayer/data, else ~/.cache/lastlayer/data.
+
+    Example:
+        >>> import os
+        >>> os.environ["LASTLAYER_DATA"] = "somewhere"
+        >>> default_root().name
+        'somewhere'
+        >>> del os.environ["LASTLAYER_DATA"]
+    """
+    if chosen := os.environ.get("LASTLAYER_DATA"):
+        return Path(chosen).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "lastlayer" / "data"
+
+
+def load(name: str | Path, root: str | Path | None = None, *, verify: bool = True, **options: Any) -> Dataset:
+    """Read a data set by name or by path.
+
+    Args:
+        name: a registered name (`available()`); or a path, absolute, relative to the working folder or to `root`: a
+            folder of images, a .npz or a .safetensors file; or the name of such a file without its ending.
+        root: folder that holds the data sets; None means `default_root()`.
+        verify: compare files with their known checksums; False reads altered files as they are.
+        options: what the reader takes, e.g. `size=64` for image folders or `seed=1` for synthetic sets.
+
+    Returns:
+        A `Dataset` of tensors.
+
+    Raises:
+        ValueError: unknown name, a text data set (see `load_text`), labels out of range, a class without samples.
+        FileNotFoundError: the files are not there; the places tried are named.
+        CorruptFileError: a file is damaged; its expected and found checksums are named.
+
+    Example:
+        >>> digits = load("digits")
+        >>> digits.in_shape, digits.num_classes, len(digits.train) + len(digits.test)
+        ((1, 8, 8), 10, 1797)
+    """
+    folder = default_root() if root is None else Path(root).expanduser()
+    if str(name) not in _SOURCES:
+        return _load_path(_as_path(Path(name).expanduser(), folder), options)
+    dataset = _load_named(_SOURCES[str(name)], folder, verify, options)
+    if not isinstance(dataset, Dataset):
+        raise ValueError(f"{name} is a data set of texts: read it with lastlayer.data.load_text({str(name)!r})")
+    return dataset
+
+
+def load_text(name: str, root: str | Path | None = None, *, verify: bool = True, **options: Any) -> TextDataset:
+    """Read a data set of texts by name; arguments and errors as for `load`.
+
+    Raises:
+        ValueError: unknown name, or a data set of tensors.
+    """
+    folder = default_root() if root is None else Path(root).expanduser()
+    dataset = _load_named(describe(name), folder, verify, options)
+    if not isinstance(dataset, TextDataset):
+        raise ValueError(f"{name} is no data set of texts: read it with lastlayer.data.load({name!r})")
+    return dataset
+
+
+def _load_named(source: Source, root: Path, verify: bool, options: dict[str, Any]) -> AnyDataset:
+    known = inspect.signature(source.reader).parameters
+    for option in options:
+        if option not in known or option in ("root", "verify"):
+            allowed = ", ".join(name for name in known if name not in ("root", "verify")) or "none"
+            raise ValueError(f"data set {source.name!r} has no option {option!r}; options: {allowed}")
+    arguments: tuple[Any, ...] = (root,) if source.needs_files else ()
+    if source.needs_files:
+        options = {"verify": verify, **options}
+    dataset = source.reader(*arguments, **options)
+    return replace(dataset, name=source.name, source=source.homepage, licence=source.licence, citation=source.citation)
+
+
+def _as_path(path: Path, root: Path) -> Path:
+    for candidate in (path, root / path):
+        if candidate.exists():
+            return candidate
+        for ending in (".npz", ".safetensors"):
+            if path.suffix == "" and (file := candidate.with_name(candidate.name + ending)).exists():
+                return file
+    if path.suffix in (".npz", ".safetensors") or len(path.parts) > 1:
+        raise FileNotFoundError(f"data: neither {path} nor {root / path} exists")
+    describe(str(path))  # raises with the nearest name
+    raise AssertionError("unreachable")
+
+
+def _load_path(path: Path, options: dict[str, Any]) -> Dataset:
+    if path.is_dir():
+        from .folders import image_folder
+
+        return image_folder(path, **options)
+    from .arrays import arrays
+
+    return arrays(path, **options)
+
+
+def get(name: str, root: str | Path | None = None, *, progress: Progress | None = None) -> Path:
+    """Fetch a data set from its official place into the data root; what is there already is kept.
+
+    Interrupted downloads continue where they stopped.
+
+    Args:
+        name: a registered name.
+        root: the data root; None means `default_root()`.
+        progress: called with (file name, bytes so far, bytes in all or None).
+
+    Returns:
+        The data root.
+
+    Raises:
+        ValueError: there is no place to fetch it from; its home page is named.
+    """
+    source = describe(name)
+    folder = default_root() if root is None else Path(root).expanduser()
+    if not source.remotes:
+        how = "comes with this package" if not source.needs_files else f"must be fetched by hand: {source.homepage}"
+        raise ValueError(f"{name} {how}")
+    for remote in source.remotes:
+        fetch(remote, folder, progress=progress)
+    return folder
+
+
+def check(name: str, root: str | Path | None = None) -> Check:
+    """Read a data set fully and compare its files with the known checksums.
+
+    Args:
+        name: a registered name or a path.
+        root: the data root; None means `default_root()`.
+
+    Raises:
+        ValueError: the name is unknown.
+
+    Example:
+        >>> check("digits").status
+        'ok'
+    """
+    folder = default_root() if root is None else Path(root).expanduser()
+    try:
+        path = None if name in _SOURCES else _as_path(Path(name).expanduser(), folder)
+    except FileNotFoundError as error:
+        return Check(name, "missing", str(error), {})
+    try:
+        dataset = _load_named(_SOURCES[name], folder, True, {}) if path is None else _load_path(path, {})
+    except FileNotFoundError as error:
+        return Check(name, "missing", str(error), {})
+    except ValueError as error:
+        return Check(name, "corrupt", str(error), {})
+    counts = f"{len(dataset.train)} train, {len(dataset.test)} test, {dataset.num_classes} classes"
+    return Check(name, "ok", counts, dict(dataset.checksums))

@@ -1,0 +1,307 @@
+"""Parts and versions of a data set: hold-out, subsets, long tail, open set."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ._arpl import KNOWN as _ARPL_KNOWN
+from ._arpl import UNKNOWN as _ARPL_UNKNOWN
+from .dataset import Dataset, Split
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _shuffled_by_class(target: Tensor, generator: torch.Generator) -> list[Tensor]:
+    """Indices of each class present or not, 0 to the highest label, in random order."""
+    order = torch.randperm(len(target), generator=generator)
+    by_class = order[target[order].argsort(stable=True)]
+    return list(torch.split(by_class, target.bincount().tolist()))
+
+
+def stratified(target: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Split indices at random so that every class gives the same share.
+
+    Of a class with n samples round(fraction n) are held, at least one and at most n - 1; a class with a single sample
+    gives none.
+
+    Args:
+        target: labels (N,).
+        fraction: share to hold, strictly between 0 and 1.
+        seed: of the choice.
+
+    Returns:
+        Indices kept and indices held, each in increasing order.
+
+    Example:
+        >>> kept, held = stratified(torch.tensor([0, 0, 0, 0, 1, 1]), 0.5)
+        >>> len(kept), len(held)
+        (3, 3)
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction must be strictly between 0 and 1, not {fraction}")
+    held = []
+    for indices in _shuffled_by_class(target.cpu(), _generator(seed)):
+        wanted = max(1, round(fraction * len(indices)))
+        held.append(indices[: min(wanted, max(len(indices) - 1, 0))])
+    chosen = torch.zeros(len(target), dtype=torch.bool)
+    chosen[torch.cat(held)] = True
+    return (~chosen).nonzero().flatten(), chosen.nonzero().flatten()
+
+
+def hold_out(dataset: Dataset, fraction: float = 0.1, seed: int = 0) -> Dataset:
+    """Take a validation set out of the training set, the same share of every class.
+
+    `mean` and `std` are left as they are: statistics of all training samples.
+
+    Args:
+        dataset: a data set without a validation set.
+        fraction: share of each class.
+        seed: of the choice.
+
+    Returns:
+        The data set with a smaller `train` and a `validation`.
+
+    Example:
+        >>> from lastlayer import data
+        >>> part = hold_out(data.load("digits"), 0.1)
+        >>> len(part.train), len(part.validation)
+        (1295, 143)
+    """
+    if dataset.validation is not None:
+        raise ValueError(f"{dataset.name} has a validation set already")
+    kept, held = stratified(dataset.train.target, fraction, seed)
+    return dataset.replace(
+        f"validation: {fraction:g} of each class of train, seed {seed}",
+        train=dataset.train.select(kept),
+        validation=dataset.train.select(held),
+    )
+
+
+def subset(
+    dataset: Dataset,
+    train: int | None = None,
+    *,
+    per_class: int | None = None,
+    test: int | None = None,
+    seed: int | None = None,
+) -> Dataset:
+    """Fewer samples: the first ones, or random ones by seed.
+
+    Args:
+        dataset: any data set.
+        train: number of training samples.
+        per_class: number of training samples of each class; instead of `train`.
+        test: number of test samples.
+        seed: None takes the first samples; an integer draws them at random.
+
+    Raises:
+        ValueError: more samples are asked for than there are, or a class would be left without any.
+
+    Example:
+        >>> from lastlayer import data
+        >>> len(subset(data.load("digits"), per_class=5).train)
+        50
+    """
+    if train is not None and per_class is not None:
+        raise ValueError("give train or per_class, not both")
+    changes = {}
+    how = "first" if seed is None else f"random (seed {seed})"
+    said = []
+    if per_class is not None:
+        counts = dataset.train_counts
+        if int(counts.min()) < per_class:
+            k = int(counts.argmin())
+            raise ValueError(
+                f"{dataset.name}: class {k} ({dataset.class_names[k]}) has {int(counts[k])} training samples, "
+                f"per_class={per_class} were asked for"
+            )
+        changes["train"] = dataset.train.select(_per_class(dataset.train.target, [per_class] * len(counts), seed))
+        said.append(f"{how} {per_class} training samples of each class")
+    if train is not None:
+        changes["train"] = _first(dataset, dataset.train, train, "train", seed)
+        said.append(f"{how} {train} training samples")
+    if test is not None:
+        changes["test"] = _first(dataset, dataset.test, test, "test", seed)
+        said.append(f"{how} {test} test samples")
+    return dataset.replace("; ".join(said) or None, **changes)
+
+
+def _first(dataset: Dataset, split: Split, count: int, part: str, seed: int | None) -> Split:
+    if not 0 < count <= len(split):
+        raise ValueError(f"{dataset.name} has {len(split)} {part} samples, {part}={count} were asked for")
+    if seed is None:
+        return split.select(torch.arange(count))
+    return split.select(torch.randperm(len(split), generator=_generator(seed))[:count].sort().values)
+
+
+def _per_class(target: Tensor, counts: Sequence[int], seed: int | None) -> Tensor:
+    """Indices, in increasing order, of counts[k] samples of each class k: the first, or random ones."""
+    if seed is None:
+        by_class = list(torch.split(target.argsort(stable=True), target.bincount().tolist()))
+    else:
+        by_class = _shuffled_by_class(target, _generator(seed))
+    return torch.cat([indices[:n] for indices, n in zip(by_class, counts, strict=True)]).sort().values
+
+
+def long_tail(dataset: Dataset, imbalance: float, seed: int = 0, *, n_max: int | None = None) -> Dataset:
+    """Thin the training set to an exponential profile over the classes, in label order.
+
+    Class k keeps n_k = int(n_max imbalance^(-k / (K - 1))) samples chosen at random; the test set stays balanced.
+
+    Args:
+        dataset: any data set.
+        imbalance: n_0 / n_{K-1}, at least 1.
+        seed: of the choice.
+        n_max: samples of class 0; None takes the size of the smallest class, so that every class can follow.
+
+    Raises:
+        ValueError: imbalance below 1, a class too small for its share, or one that would keep no sample.
+
+    Reference: Cao et al. 2019 (LDAM); paper 003, table 2.
+
+    Example:
+        >>> from lastlayer import data
+        >>> long_tail(data.load("gaussian", num_classes=3), 100).train_counts.tolist()
+        [100, 10, 1]
+    """
+    if not imbalance >= 1:
+        raise ValueError(f"imbalance must be at least 1, not {imbalance}")
+    available = dataset.train_counts.tolist()
+    n_max = min(available) if n_max is None else n_max
+    steps = max(dataset.num_classes - 1, 1)
+    counts = [int(n_max * imbalance ** (-k / steps)) for k in range(dataset.num_classes)]
+    for k, (count, there) in enumerate(zip(counts, available, strict=True)):
+        if not 1 <= count <= there:
+            raise ValueError(
+                f"{dataset.name}: class {k} ({dataset.class_names[k]}) should keep {count} of {there} training "
+                f"samples; choose another imbalance than {imbalance:g} or another n_max than {n_max}"
+            )
+    return dataset.replace(
+        f"long tail: imbalance {imbalance:g}, n_max {n_max}, seed {seed}",
+        train=dataset.train.select(_per_class(dataset.train.target, counts, seed)),
+    )
+
+
+def open_set(
+    dataset: Dataset,
+    unknown: int | None = None,
+    *,
+    seed: int = 0,
+    known_classes: Sequence[int] | None = None,
+    split: int | None = None,
+    unknown_from: Dataset | None = None,
+    unknown_classes: Sequence[int] | None = None,
+) -> Dataset:
+    """Hide some classes: known ones are trained and tested on, unknown ones are met at test time only.
+
+    The known classes are relabelled 0, 1, ... in the order they are given. Which they are comes from one of: `split`,
+    the published lists of the ARPL protocol (0 to 4; mnist, svhn, cifar10 and tiny-imagenet, and cifar10 with
+    `unknown_from=` CIFAR-100 for CIFAR+50); `known_classes`; otherwise all but `unknown` classes drawn by `seed`,
+    which is our draw and no published split.
+
+    Args:
+        dataset: the data set that gives the known classes.
+        unknown: how many classes to hide; with `unknown_from` None means none, all classes are known.
+        seed: of the draw.
+        known_classes: labels of the known classes.
+        split: number of an ARPL split.
+        unknown_from: another data set with inputs of the same shape, whose test samples are the unknown ones.
+        unknown_classes: labels of the unknown classes; None means all that are not known, or all of `unknown_from`.
+
+    Returns:
+        A data set with the known classes in `train` and `test` and the rest in `unknown`.
+
+    Raises:
+        ValueError: no or contradictory choices, labels out of range, shapes that differ.
+
+    Reference: Chen et al. 2021 (ARPL); paper 003, tables 3 and 10.
+
+    Example:
+        >>> from lastlayer import data
+        >>> opened = open_set(data.load("digits"), unknown=4, seed=1)
+        >>> opened.num_classes, opened.unknown.target.unique().numel()
+        (6, 4)
+    """
+    if split is not None:
+        if unknown is not None or known_classes is not None or unknown_classes is not None:
+            raise ValueError("split fixes the classes: give no unknown, known_classes or unknown_classes with it")
+        known, hidden = _published(dataset, split, unknown_from)
+        note = f"open set: ARPL split {split}"
+    elif known_classes is not None:
+        if unknown is not None:
+            raise ValueError("give unknown or known_classes, not both")
+        known, hidden = list(known_classes), unknown_classes
+        note = f"open set: known classes {known}"
+    else:
+        known, note = _drawn(dataset, unknown, seed, unknown_from)
+        hidden = unknown_classes
+    _check_classes(dataset, known, "known")
+    if len(known) < 2:
+        raise ValueError(f"{dataset.name}: an open set needs at least two known classes, not {len(known)}")
+    other = dataset if unknown_from is None else unknown_from
+    if hidden is None:
+        excluded = known if unknown_from is None else []
+        hidden = [k for k in range(other.num_classes) if k not in excluded]
+    _check_classes(other, hidden, "unknown")
+    if unknown_from is None and set(hidden) & set(known):
+        raise ValueError(f"classes {sorted(set(hidden) & set(known))} are both known and unknown")
+    if not hidden:
+        raise ValueError(f"{dataset.name}: no class is left to be unknown")
+    if other.in_shape != dataset.in_shape or other.test.inputs.dtype != dataset.test.inputs.dtype:
+        raise ValueError(
+            f"{other.name} has {other.test.inputs.dtype} inputs of shape {other.in_shape}; those of {dataset.name} "
+            f"are {dataset.test.inputs.dtype} {dataset.in_shape}"
+        )
+    validation = None if dataset.validation is None else _relabel(dataset.validation, known)
+    origin = "" if unknown_from is None else f" from {other.name}"
+    return dataset.replace(
+        f"{note}; {len(hidden)} unknown classes{origin}",
+        train=_relabel(dataset.train, known),
+        test=_relabel(dataset.test, known),
+        validation=validation,
+        unknown=other.test.select(torch.isin(other.test.target, torch.tensor(hidden)).nonzero().flatten()),
+        class_names=tuple(dataset.class_names[k] for k in known),
+    )
+
+
+def _drawn(dataset: Dataset, unknown: int | None, seed: int, unknown_from: Dataset | None) -> tuple[list[int], str]:
+    if unknown is None:
+        if unknown_from is None:
+            raise ValueError("say which classes are unknown: unknown=, known_classes=, split= or unknown_from=")
+        return list(range(dataset.num_classes)), "open set: all classes known"
+    if not 0 < unknown < dataset.num_classes:
+        raise ValueError(f"{dataset.name} has {dataset.num_classes} classes, unknown={unknown} were asked for")
+    order = torch.randperm(dataset.num_classes, generator=_generator(seed)).tolist()
+    known = sorted(order[unknown:])
+    return known, f"open set: known classes {known}, drawn with seed {seed}"
+
+
+def _published(dataset: Dataset, split: int, unknown_from: Dataset | None) -> tuple[list[int], Sequence[int] | None]:
+    key = dataset.name if unknown_from is None else f"{dataset.name}+{unknown_from.name}"
+    if key not in _ARPL_KNOWN:
+        raise ValueError(f"no published open-set split for {key}; there are some for {', '.join(_ARPL_KNOWN)}")
+    splits = _ARPL_KNOWN[key]
+    if not 0 <= split < len(splits):
+        raise ValueError(f"split is 0 to {len(splits) - 1}, not {split}")
+    return list(splits[split]), _ARPL_UNKNOWN[key][split] if key in _ARPL_UNKNOWN else None
+
+
+def _check_classes(dataset: Dataset, classes: Sequence[int], what: str) -> None:
+    wrong = [k for k in classes if not 0 <= k < dataset.num_classes]
+    if wrong or len(set(classes)) != len(classes):
+        raise ValueError(
+            f"{what} classes {list(classes)} must be different labels of {dataset.name}, 0 to {dataset.num_classes - 1}"
+        )
+
+
+def _relabel(split: Split, classes: Sequence[int]) -> Split:
+    """Samples of the given classes, their labels counted in the order of the classes."""
+    highest = max(int(split.target.max()), *classes)
+    new = torch.full((highest + 1,), -1)
+    new[torch.tensor(classes)] = torch.arange(len(classes))
+    target = new[split.target]
+    kept = (target >= 0).nonzero().flatten()
+    return Split(split.inputs[kept], target[kept])

@@ -1,0 +1,77 @@
+"""SVHN, the cropped street-view house numbers in MATLAB files."""
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ._files import CorruptFileError, locate, read, require
+from .dataset import Dataset, Split
+from .download import Remote
+from .registry import register
+
+_KNOWN = {
+    "train_32x32.mat": "md5:e26dedcc434d2e4c54c9b2d4a06d8373",
+    "test_32x32.mat": "md5:eb5a983be6a315427106f1b164d9cef3",
+    "extra_32x32.mat": "md5:a93ce644f1a588dc4d68dda5feec44a7",
+}
+_PLACE = "http://ufldl.stanford.edu/housenumbers/"
+
+
+def read_mat(path: Path, known: Mapping[str, str] | None = None) -> tuple[Split, str]:
+    """Read X (32, 32, 3, N) and y (N, 1) of a MATLAB 5 file; the label 10 of the digit 0 becomes 0.
+
+    Raises:
+        CorruptFileError: wrong checksum, not a MATLAB 5 file, or without such X and y.
+    """
+    from scipy.io import loadmat  # a slow import, and only needed here
+
+    data, sha256 = read(path, known)
+    try:
+        content = loadmat(io.BytesIO(data), variable_names=("X", "y"))
+    except Exception as error:  # a damaged file can raise nearly anything
+        raise CorruptFileError(f"{path} is truncated or not a MATLAB 5 file: {error}") from error
+    images, labels = content.get("X"), content.get("y")
+    if images is None or images.dtype != np.uint8 or images.ndim != 4 or images.shape[2] != 3:
+        raise CorruptFileError(f"{path}: X is not a uint8 array (H, W, 3, N)")
+    if labels is None or labels.size != images.shape[3]:
+        raise CorruptFileError(f"{path}: y is missing or not of length {images.shape[3]}")
+    inputs = torch.from_numpy(np.ascontiguousarray(images.transpose(3, 2, 0, 1)))
+    return Split(inputs, torch.from_numpy(labels.reshape(-1).astype(np.int64)) % 10), sha256
+
+
+@register(
+    "svhn",
+    summary="house numbers, 32x32 in colour, 73,257 / 26,032",
+    homepage="http://ufldl.stanford.edu/housenumbers/",
+    licence="non-commercial use only",
+    citation="Netzer et al. 2011, Reading digits in natural images with unsupervised feature learning",
+    remotes=tuple(
+        Remote((_PLACE + name,), f"svhn/{name}", md5=_KNOWN[name].removeprefix("md5:"))
+        for name in ("train_32x32.mat", "test_32x32.mat")
+    ),
+)
+def svhn(root: Path, *, verify: bool = True, extra: bool = False) -> Dataset:
+    """Read `root/svhn/{train,test}_32x32.mat`.
+
+    Args:
+        root: the data root.
+        verify: compare with the known checksums.
+        extra: add extra_32x32.mat (531,131 easier samples) to the training set.
+    """
+    hint = f"Get it with: lastlayer data get svhn --data-root {root}"
+    folder = locate(root, "svhn", ("svhn", "SVHN"), ("train_32x32.mat",), hint)
+    known = _KNOWN if verify else None
+    splits, checksums = {}, {}
+    for name in ("train", "test", "extra") if extra else ("train", "test"):
+        path = require(folder / f"{name}_32x32.mat", "svhn")
+        splits[name], checksums[path.name] = read_mat(path, known)
+    train = splits["train"]
+    if extra:
+        more = splits["extra"]
+        train = Split(torch.cat((train.inputs, more.inputs)), torch.cat((train.target, more.target)))
+    classes = tuple(str(k) for k in range(10))
+    dataset = Dataset("svhn", train, splits["test"], classes, scale=255.0, checksums=checksums)
+    return dataset.replace("extra samples in train" if extra else None).with_statistics()

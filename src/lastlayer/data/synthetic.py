@@ -1,0 +1,187 @@
+"""Synthetic data: conic hulls and an MLP teacher (paper 004), Gaussian classes."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .dataset import Dataset, Split, tensor_checksum
+from .registry import register
+
+Labeller = Callable[[Tensor], Tensor]
+_PAPER = "Pan, Cao 2023 (004), section 3"
+
+
+def _points(
+    count: int, dim: int, num_classes: int, label: Labeller, balanced: bool, generator: torch.Generator
+) -> Split:
+    """Standard normal points with labels 0 to K-1; other labels, and what a full class has too much, are left out."""
+    inputs: list[Tensor] = []
+    targets: list[Tensor] = []
+    room = torch.full((num_classes,), count)
+    if balanced:
+        room = count // num_classes + (torch.arange(num_classes) < count % num_classes).long()
+    missing = count
+    for _ in range(1000):
+        x = torch.randn(4 * count, dim, generator=generator)
+        y = label(x)
+        x, y = x[y < num_classes], y[y < num_classes]
+        onehot = torch.nn.functional.one_hot(y, num_classes)
+        rank = (onehot.cumsum(0) * onehot).sum(1)  # this is the rank-th sample of its class
+        kept = (rank <= room[y]).nonzero().flatten()[:missing]
+        inputs.append(x[kept])
+        targets.append(y[kept])
+        room -= y[kept].bincount(minlength=num_classes)
+        missing -= len(kept)
+        if missing == 0:
+            return Split(torch.cat(inputs), torch.cat(targets))
+    rare = room.nonzero().flatten().tolist()
+    raise ValueError(f"classes {rare} are too rare to be drawn: change the seed or the sizes")
+
+
+def _dataset(name: str, train: Split, test: Split, num_classes: int, note: str) -> Dataset:
+    checksum = tensor_checksum(train.inputs, train.target, test.inputs, test.target)
+    names = tuple(str(k) for k in range(num_classes))
+    return Dataset(name, train, test, names, checksums={"tensors": checksum}, notes=(note,))
+
+
+def _check(num_classes: int, dim: int, train: int, test: int) -> None:
+    if num_classes < 2 or dim < 1 or train < num_classes or test < 1:
+        raise ValueError(
+            "synthetic data need at least two classes, one dimension, a training sample a class and a test sample; "
+            f"given num_classes={num_classes}, dim={dim}, train={train}, test={test}"
+        )
+
+
+@register("conic-hull", summary="cones cut out by random hyperplanes (004)", citation=_PAPER, needs_files=False)
+def conic_hull(
+    *,
+    num_classes: int = 4,
+    dim: int = 16,
+    train: int = 8000,
+    test: int = 2000,
+    seed: int = 0,
+    balanced: bool = False,
+) -> Dataset:
+    """Standard normal points labelled by the side they have of ceil(log2 K) random hyperplanes through the origin.
+
+    The label is the sign code sum_i 2^i [<x, u_i> > 0] with u_i standard normal; codes above K - 1 are drawn again.
+    Any two classes are separated by a hyperplane. Classes are about equally frequent, not exactly.
+
+    Args:
+        num_classes: K.
+        dim: d.
+        train, test: number of samples.
+        seed: of hyperplanes and points.
+        balanced: draw until all classes are equally frequent.
+
+    Reference: paper 004, section 3 (C = 4, d = 16, 8000 points; the laws are not stated there).
+
+    Example:
+        >>> conic_hull(train=100, test=10).in_shape
+        (16,)
+    """
+    _check(num_classes, dim, train, test)
+    generator = torch.Generator().manual_seed(seed)
+    normals = torch.randn(math.ceil(math.log2(num_classes)), dim, generator=generator)
+    weights = 2 ** torch.arange(len(normals))
+
+    def label(x: Tensor) -> Tensor:
+        return ((x @ normals.T > 0) * weights).sum(1)
+
+    splits = [_points(n, dim, num_classes, label, balanced, generator) for n in (train, test)]
+    return _dataset("conic-hull", splits[0], splits[1], num_classes, f"seed {seed}, balanced {balanced}")
+
+
+@register("mlp-teacher", summary="labels of a random three-layer network (004)", citation=_PAPER, needs_files=False)
+def mlp_teacher(
+    *,
+    num_classes: int = 4,
+    dim: int = 16,
+    train: int = 8000,
+    test: int = 2000,
+    seed: int = 0,
+    width: int = 32,
+    balanced: bool = True,
+) -> Dataset:
+    """Standard normal points labelled by the largest output of a random three-layer ReLU network.
+
+    The weights are N(0, 2 / fan-in), no biases. With `balanced` each output is first standardised over 10,000 points
+    (a raw teacher can leave a class nearly empty), then points are drawn until classes are equally frequent.
+
+    Args:
+        num_classes: K.
+        dim: d.
+        train, test: number of samples.
+        seed: of teacher and points.
+        width: units of the teacher's two hidden layers; keep it below the student's.
+        balanced: as above; False labels with the raw outputs.
+
+    Reference: paper 004, section 3 (widths are not stated there).
+
+    Example:
+        >>> mlp_teacher(train=100, test=12).train_counts.tolist()
+        [25, 25, 25, 25]
+    """
+    _check(num_classes, dim, train, test)
+    generator = torch.Generator().manual_seed(seed)
+    sizes = (dim, width, width, num_classes)
+    layers = [
+        torch.randn(fan_out, fan_in, generator=generator) * math.sqrt(2 / fan_in)
+        for fan_in, fan_out in itertools.pairwise(sizes)
+    ]
+
+    def outputs(x: Tensor) -> Tensor:
+        for weight in layers[:-1]:
+            x = (x @ weight.T).relu()
+        return x @ layers[-1].T
+
+    shift, spread = torch.zeros(num_classes), torch.ones(num_classes)
+    if balanced:
+        pilot = outputs(torch.randn(10_000, dim, generator=generator))
+        shift, spread = pilot.mean(0), pilot.std(0)
+
+    def label(x: Tensor) -> Tensor:
+        return ((outputs(x) - shift) / spread).argmax(1)
+
+    splits = [_points(n, dim, num_classes, label, balanced, generator) for n in (train, test)]
+    note = f"seed {seed}, teacher {dim}-{width}-{width}-{num_classes}, balanced {balanced}"
+    return _dataset("mlp-teacher", splits[0], splits[1], num_classes, note)
+
+
+@register("gaussian", summary="one normal cloud a class, as hard as you like", needs_files=False)
+def gaussian(
+    *,
+    num_classes: int = 10,
+    dim: int = 32,
+    per_class: int = 100,
+    test_per_class: int = 100,
+    separation: float = 4.0,
+    seed: int = 0,
+) -> Dataset:
+    """Classes N(separation u_k, I) with u_k random unit vectors, equally frequent.
+
+    Args:
+        num_classes: K.
+        dim: d.
+        per_class, test_per_class: samples of each class.
+        separation: norm of the class means; at 0 nothing can be learned.
+        seed: of means and points.
+
+    Example:
+        >>> gaussian(num_classes=3, per_class=5).train_counts.tolist()
+        [5, 5, 5]
+    """
+    _check(num_classes, dim, per_class * num_classes, test_per_class)
+    generator = torch.Generator().manual_seed(seed)
+    means = torch.nn.functional.normalize(torch.randn(num_classes, dim, generator=generator)) * separation
+
+    def draw(count: int) -> Split:
+        target = torch.arange(num_classes).repeat_interleave(count)
+        target = target[torch.randperm(len(target), generator=generator)]
+        return Split(means[target] + torch.randn(len(target), dim, generator=generator), target)
+
+    train, test = draw(per_class), draw(test_per_class)
+    return _dataset("gaussian", train, test, num_classes, f"seed {seed}, separation {separation:g}")
