@@ -1,0 +1,255 @@
+"""The one list of measures: what each is called, which way is better, what it needs, who defined it.
+
+Tables, pages and commands take their columns from `MEASURES` and their values from `evaluate`, so that a measure has
+the same name, digits and direction everywhere. Adding one is adding a line here. Tests: tests/test_measures.py.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lastlayer import geometry, tasks
+from lastlayer.tasks._inputs import row_blocks
+
+Direction = Literal["higher", "lower"]
+
+SLN = "From Minor Adjustment to Major Gains: Soft Logit Normalization"
+EQUAL = "Are All Losses Created Equal: A Neural Collapse Perspective"
+PRINCIPLE = "The Principle of Logit Separation"
+SCALING = "Classification vs. Deep Feature Learning in Normalized Spaces with Different Scaling"
+BATCH_NORM = "Towards Understanding Neural Collapse: The Effects of Batch Normalization and Weight Decay"
+TRANSFER = "On the Role of Neural Collapse in Transfer Learning"
+CALIBRATION = "On Calibration of Modern Neural Networks"
+FORECASTS = "Verification of Forecasts Expressed in Terms of Probability"
+
+INPUTS = {
+    "features": "(N, d) what the classifier's weight multiplies",
+    "target": "(N,) labels",
+    "weight": "(K, d) classifier",
+    "bias": "(K,) bias, as added to the logits",
+    "logits": "(N, K); from features, weight and bias where not given",
+    "probabilities": "(N, K) of the model's own prediction",
+    "unknown_logits": "(M, K) of samples from classes not trained on",
+    "train_counts": "(K,) training samples of each class",
+    "other_features": "(N, d') of another model on the same samples",
+    "other_weight": "(K, d') classifier of another model",
+}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One scalar that can be said of a trained last layer."""
+
+    name: str
+    title: str
+    """For the head of a column."""
+    meaning: str
+    direction: Direction | None
+    """Which way is better, or more collapsed; None where neither is."""
+    needs: tuple[str, ...]
+    """Names of INPUTS."""
+    paper: str
+    format: str = ".4f"
+
+    def text(self, value: float) -> str:
+        """The value as tables show it."""
+        return format(value, self.format)
+
+
+def _list(*measures: Measure) -> dict[str, Measure]:
+    return {measure.name: measure for measure in measures}
+
+
+_X, _XW = ("features", "target"), ("features", "target", "weight")
+_Z, _ZB = ("logits", "target"), ("logits", "target", "bias")
+_P, _ZU, _ZT = ("probabilities", "target"), ("logits", "target", "unknown_logits"), ("logits", "target", "train_counts")
+_XX, _WW = ("features", "other_features", "target"), ("weight", "other_weight")
+
+MEASURES: dict[str, Measure] = _list(
+    Measure("accuracy", "accuracy", "share of samples whose largest logit is the label's", "higher", _Z, SCALING),
+    Measure("unbiased_accuracy", "accuracy*", "accuracy of the logits without their bias", "higher", _ZB, SCALING),
+    Measure("nc1", "NC1", "spread within classes relative to that between them", "lower", _X, EQUAL, ".3g"),
+    Measure("nc2", "NC2", "distance of the classifier from a simplex frame", "lower", _XW, EQUAL, ".3g"),
+    Measure("nc3", "NC3", "distance of classifier times class means from a simplex", "lower", _XW, EQUAL, ".3g"),
+    Measure("nc4", "NC4", "share of samples not decided as by the nearest class mean", "lower", _XW, EQUAL),
+    Measure("intra_mean", "intra mean", "mean cosine of centred features of one class", "higher", _X, BATCH_NORM),
+    Measure("intra_min", "intra min", "the same for the worst class", "higher", _X, BATCH_NORM),
+    Measure("inter_mean", "inter mean", "mean cosine of centred features of two classes", "lower", _X, BATCH_NORM),
+    Measure("inter_max", "inter max", "the same for the worst pair", "lower", _X, BATCH_NORM),
+    Measure("uncentered_intra_mean", "intra mean, raw", "intra mean without centring", "higher", _X, BATCH_NORM),
+    Measure("uncentered_intra_min", "intra min, raw", "intra min without centring", "higher", _X, BATCH_NORM),
+    Measure("uncentered_inter_mean", "inter mean, raw", "inter mean without centring", "lower", _X, BATCH_NORM),
+    Measure("uncentered_inter_max", "inter max, raw", "inter max without centring", "lower", _X, BATCH_NORM),
+    Measure("self_duality_mean", "duality mean", "mean cosine of classifier and class mean", "higher", _XW, BATCH_NORM),
+    Measure("self_duality_min", "duality min", "the same for the worst class", "higher", _XW, BATCH_NORM),
+    Measure("compactness", "E_com", "compactness of centred directions within classes", "higher", _X, SCALING),
+    Measure("separability", "E_sep", "separation of the classes' mean directions", "higher", _X, SCALING),
+    Measure("intra_inter_ratio", "intra/inter", "distance to class mean over that between means", "lower", _X, SLN),
+    Measure("class_distance_variance", "CDNV", "variance over squared distance of means", "lower", _X, TRANSFER, ".3g"),
+    Measure("auprc", "AUPRC", "average precision of each logit alone, mean over classes", "higher", _Z, PRINCIPLE),
+    Measure("precision_at_90", "P@R90", "best precision of a logit alone at recall 0.9", "higher", _Z, PRINCIPLE),
+    Measure("precision_at_99", "P@R99", "best precision of a logit alone at recall 0.99", "higher", _Z, PRINCIPLE),
+    Measure("logit_gap", "logit gap", "smallest true minus largest false logit", "higher", _Z, PRINCIPLE, ".4g"),
+    Measure("violation_rate", "violations", "share of pairs with false logit >= true", "lower", _Z, PRINCIPLE, ".3g"),
+    Measure("log_partition_mean", "log Z mean", "mean of log sum exp", None, ("logits",), PRINCIPLE, ".4g"),
+    Measure("log_partition_std", "log Z std", "spread of log sum exp", "lower", ("logits",), PRINCIPLE, ".4g"),
+    Measure("logit_difference", "logit difference", "true minus others over norm^0.7, mean", "higher", _Z, SLN, ".4g"),
+    Measure("condition_one", "condition I", "share of samples above their negatives, no bias", "higher", _ZB, SCALING),
+    Measure("condition_two", "condition II", "share of samples split by zero, no bias", "higher", _ZB, SCALING),
+    Measure("ece", "ECE", "expected calibration error, 15 bins of the top probability", "lower", _P, CALIBRATION),
+    Measure("nll", "NLL", "minus log of the label's probability", "lower", _P, CALIBRATION),
+    Measure("brier", "Brier", "squared error of the probabilities, summed over classes", "lower", _P, FORECASTS),
+    Measure("auroc", "AUROC", "chance that a known sample outscores an unknown one", "higher", _ZU, SCALING),
+    Measure("oscr", "OSCR", "the same with wrongly classified samples lost", "higher", _ZU, SCALING),
+    Measure("many", "many", "mean accuracy of classes with over 100 training samples", "higher", _ZT, SCALING),
+    Measure("medium", "medium", "mean accuracy of classes with 20 to 100 training samples", "higher", _ZT, SCALING),
+    Measure("few", "few", "mean accuracy of classes with fewer than 20 training samples", "higher", _ZT, SCALING),
+    Measure("equivalence", "equivalence", "two models' means up to rotation and scale", "lower", _XX, EQUAL, ".3g"),
+    Measure("classifier_equivalence", "W equivalence", "the same for two classifiers", "lower", _WW, EQUAL, ".3g"),
+)
+
+Values = Mapping[str, Tensor | None]
+
+
+def _geometry(features: Tensor, target: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Values:
+    result = geometry.measure(features, target, weight, bias)
+    values = {name: getattr(result, name) for name in MEASURES if hasattr(result, name)}
+    if result.self_duality is not None:
+        values["self_duality_mean"], values["self_duality_min"] = result.self_duality.mean(), result.self_duality.min()
+    return values
+
+
+def _logits(logits: Tensor, target: Tensor) -> Values:
+    single, separation = tasks.single_logit(logits, target), tasks.logit_separation(logits, target)
+    return {
+        "accuracy": tasks.accuracy(logits, target),
+        "auprc": single.auprc,
+        "precision_at_90": single.precision_at[0.9],
+        "precision_at_99": single.precision_at[0.99],
+        "logit_gap": separation.gap,
+        "violation_rate": separation.violation_rate,
+        "logit_difference": tasks.logit_difference(logits, target, gamma=0.7, reduction="mean"),
+    }
+
+
+def _partition(logits: Tensor) -> Values:
+    result = tasks.log_partition(logits)
+    return {"log_partition_mean": result.mean, "log_partition_std": result.std}
+
+
+def _unbiased(logits: Tensor, target: Tensor, bias: Tensor) -> Values:
+    # Differences of half-precision numbers would round.
+    scores = logits.to(torch.promote_types(logits.dtype, torch.float32)) - bias.to(logits.device)
+    conditions = tasks.critical_conditions(scores, target)
+    return {
+        "unbiased_accuracy": tasks.accuracy(scores, target),
+        "condition_one": conditions.share_one,
+        "condition_two": conditions.share_two,
+    }
+
+
+def _probabilities(probabilities: Tensor, target: Tensor) -> Values:
+    return vars(tasks.calibration(probabilities, target))
+
+
+def _open_set(logits: Tensor, target: Tensor, unknown_logits: Tensor) -> Values:
+    result = tasks.open_set(logits, target, unknown_logits)
+    return {"auroc": result.auroc, "oscr": result.oscr}
+
+
+def _long_tail(logits: Tensor, target: Tensor, train_counts: Tensor) -> Values:
+    result = tasks.long_tail(logits, target, train_counts)
+    return {"many": result.many, "medium": result.medium, "few": result.few}
+
+
+def _equivalence(features: Tensor, other_features: Tensor, target: Tensor) -> Values:
+    return {"equivalence": geometry.equivalence(features, other_features, target)}
+
+
+def _classifier_equivalence(weight: Tensor, other_weight: Tensor) -> Values:
+    return {"classifier_equivalence": geometry.classifier_equivalence(weight, other_weight)}
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Measures that share their passes over the data."""
+
+    values: Callable[..., Values]
+    needs: tuple[str, ...]
+    takes: tuple[str, ...] = ()
+    """Used if given."""
+
+
+_SOURCES = (
+    _Source(_geometry, _X, takes=("weight", "bias")),
+    _Source(_logits, _Z),
+    _Source(_partition, ("logits",)),
+    _Source(_unbiased, _ZB),
+    _Source(_probabilities, _P),
+    _Source(_open_set, _ZU),
+    _Source(_long_tail, _ZT),
+    _Source(_equivalence, _XX),
+    _Source(_classifier_equivalence, _WW),
+)
+
+
+def linear_logits(features: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """features weight^T + bias, multiplied in float64 so that no setting of the backend (TF32) can blur it.
+
+    Args:
+        features: (N, d).
+        weight: (K, d).
+        bias: (K,), added.
+
+    Returns:
+        (N, K) in float32, or float64 if an argument is.
+
+    Raises:
+        ValueError: for shapes that disagree.
+    """
+    if features.dim() != 2 or weight.dim() != 2 or features.shape[1] != weight.shape[1]:
+        shapes = f"{tuple(features.shape)} and {tuple(weight.shape)}"
+        raise ValueError(f"features (N, d) and weight (K, d) must have as many columns, got {shapes}")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"bias must have shape ({weight.shape[0]},), one a row of weight, got {tuple(bias.shape)}")
+    dtype = torch.promote_types(torch.promote_types(features.dtype, weight.dtype), torch.float32)
+    matrix, shift = weight.double().T, 0.0 if bias is None else bias.double()
+    logits = torch.empty(features.shape[0], weight.shape[0], dtype=dtype, device=features.device)
+    for rows in row_blocks(logits):
+        logits[rows] = features[rows].double() @ matrix + shift
+    return logits
+
+
+def evaluate(**tensors: Tensor | None) -> dict[str, float]:
+    """Every measure that the given tensors allow, each source of them read as few times as possible.
+
+    Args:
+        tensors: by the names of `INPUTS`; None is as good as left out. Which split of the data they come from is the
+            caller's concern. Logits are computed from features, weight and bias where they are not given.
+
+    Returns:
+        Values by name, in the order of `MEASURES`. What is undefined for the data is NaN, as its function says.
+
+    Raises:
+        TypeError: for a name that is not in `INPUTS`.
+        ValueError, TypeError: as the functions behind the measures.
+
+    Example:
+        >>> target = torch.tensor([0, 0, 1, 1, 2, 2])
+        >>> values = evaluate(features=torch.eye(3)[target], target=target, weight=torch.eye(3))
+        >>> values["nc1"], values["accuracy"], round(values["intra_mean"], 6)
+        (0.0, 1.0, 1.0)
+    """
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    if unknown := sorted(given.keys() - INPUTS.keys()):
+        raise TypeError(f"no measure takes {', '.join(unknown)}; inputs are {', '.join(INPUTS)}")
+    if "logits" not in given and {"features", "weight"} <= given.keys():
+        given["logits"] = linear_logits(given["features"], given["weight"], given.get("bias"))
+    values: dict[str, Tensor | None] = {}
+    for source in _SOURCES:
+        if given.keys() >= set(source.needs):
+            values |= source.values(**{name: given[name] for name in (*source.needs, *source.takes) if name in given})
+    return {name: float(value) for name in MEASURES if (value := values.get(name)) is not None}

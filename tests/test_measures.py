@@ -1,0 +1,143 @@
+"""The registry is consistent, and `evaluate` gives what the functions behind each name give."""
+
+import math
+import string
+
+import pytest
+import torch
+
+from lastlayer import geometry, tasks
+from lastlayer.measures import INPUTS, MEASURES, evaluate, linear_logits
+
+
+def everything() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
+    target = torch.arange(60) % 4
+    weight, bias = draw(4, 6), draw(4)
+    features = weight[target] + draw(60, 6)
+    return {
+        "features": features,
+        "target": target,
+        "weight": weight,
+        "bias": bias,
+        "logits": features @ weight.T + bias,
+        "probabilities": (features @ weight.T + bias).softmax(1),
+        "unknown_logits": draw(20, 4),
+        "train_counts": torch.tensor([500, 50, 5, 200]),
+        "other_features": features @ draw(6, 5),
+        "other_weight": draw(4, 5),
+    }
+
+
+def test_entries_are_complete_and_shown_by_their_format():
+    for name, measure in MEASURES.items():
+        assert measure.name == name
+        assert set(name) <= set(string.ascii_lowercase + string.digits + "_")
+        assert measure.direction in ("higher", "lower", None)
+        assert measure.needs
+        assert set(measure.needs) <= INPUTS.keys()
+        assert measure.title
+        assert measure.meaning
+        assert measure.paper
+        assert measure.text(0.25)
+    assert len({measure.title for measure in MEASURES.values()}) == len(MEASURES)
+    assert MEASURES["accuracy"].text(0.5) == "0.5000"
+    assert MEASURES["nc1"].text(1.25e-9) == "1.25e-09"
+
+
+def test_all_inputs_give_all_measures_in_order():
+    values = evaluate(**everything())
+    assert list(values) == list(MEASURES)
+    assert all(isinstance(value, float) for value in values.values())
+    assert all(math.isfinite(value) for value in values.values())
+
+
+@pytest.mark.parametrize("missing", sorted(INPUTS))
+def test_a_measure_is_there_exactly_when_its_needs_are(missing):
+    given = everything() | {missing: None}
+    values = evaluate(**given)
+    # Logits follow from features and weight, so their absence takes nothing away.
+    available = {name for name in INPUTS if given[name] is not None or name == "logits"}
+    assert set(values) == {name for name, measure in MEASURES.items() if set(measure.needs) <= available}
+
+
+def test_values_are_those_of_the_functions():
+    t = everything()
+    values, z, y = evaluate(**t), t["logits"], t["target"]
+    collapse = geometry.neural_collapse(t["features"], y, t["weight"], t["bias"])
+    cosines = geometry.cosine_collapse(t["features"], y)
+    raw = geometry.cosine_collapse(t["features"], y, center=False)
+    duality = geometry.self_duality(t["features"], y, t["weight"])
+    single, separation = tasks.single_logit(z, y), tasks.logit_separation(z, y)
+    conditions = tasks.critical_conditions(z - t["bias"], y)
+    expected = {
+        "accuracy": tasks.accuracy(z, y),
+        "unbiased_accuracy": tasks.unbiased_accuracy(z, -t["bias"], y),
+        "nc1": collapse.nc1,
+        "nc2": collapse.nc2,
+        "nc3": collapse.nc3,
+        "nc4": collapse.nc4,
+        **{name: getattr(cosines, name) for name in ("intra_mean", "intra_min", "inter_mean", "inter_max")},
+        **{f"uncentered_{n}": getattr(raw, n) for n in ("intra_mean", "intra_min", "inter_mean", "inter_max")},
+        "self_duality_mean": duality.mean(),
+        "self_duality_min": duality.min(),
+        "compactness": geometry.compactness(t["features"], y),
+        "separability": geometry.separability(t["features"], y),
+        "intra_inter_ratio": geometry.intra_inter_ratio(t["features"], y),
+        "class_distance_variance": geometry.class_distance_variance(t["features"], y),
+        "auprc": single.auprc,
+        "precision_at_90": single.precision_at[0.9],
+        "precision_at_99": single.precision_at[0.99],
+        "logit_gap": separation.gap,
+        "violation_rate": separation.violation_rate,
+        "log_partition_mean": tasks.log_partition(z).mean,
+        "log_partition_std": tasks.log_partition(z).std,
+        "logit_difference": tasks.logit_difference(z, y, gamma=0.7, reduction="mean"),
+        "condition_one": conditions.share_one,
+        "condition_two": conditions.share_two,
+        **vars(tasks.calibration(t["probabilities"], y)),
+        "auroc": tasks.open_set(z, y, t["unknown_logits"]).auroc,
+        "oscr": tasks.open_set(z, y, t["unknown_logits"]).oscr,
+        "many": tasks.long_tail(z, y, t["train_counts"]).many,
+        "medium": tasks.long_tail(z, y, t["train_counts"]).medium,
+        "few": tasks.long_tail(z, y, t["train_counts"]).few,
+        "equivalence": geometry.equivalence(t["features"], t["other_features"], y),
+        "classifier_equivalence": geometry.classifier_equivalence(t["weight"], t["other_weight"]),
+    }
+    assert expected.keys() == MEASURES.keys()
+    for name, value in expected.items():
+        assert values[name] == pytest.approx(float(value), rel=1e-9, abs=1e-12), name
+
+
+@pytest.mark.parametrize("name", ["nc1", "accuracy", "auprc", "violation_rate"])
+def test_direction_agrees_with_better_separated_classes(name):
+    t = everything()
+    better = {**t, "features": t["features"] + 3 * t["weight"][t["target"]], "logits": None}
+    gain = evaluate(**better)[name] - evaluate(**t)[name]
+    assert gain > 0 if MEASURES[name].direction == "higher" else gain < 0
+
+
+def test_logits_follow_from_the_classifier_in_full_precision():
+    t = everything()
+    exact = t["features"].double() @ t["weight"].double().T + t["bias"].double()
+    logits = linear_logits(t["features"].half(), t["weight"].half(), t["bias"].half())
+    assert logits.dtype == torch.float32
+    expected = t["features"].half().double() @ t["weight"].half().double().T + t["bias"].half().double()
+    torch.testing.assert_close(logits.double(), expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(linear_logits(t["features"].double(), t["weight"]), exact - t["bias"].double())
+
+
+def test_unknown_inputs_are_named():
+    with pytest.raises(TypeError, match="no measure takes label; inputs are features"):
+        evaluate(label=torch.zeros(3))
+
+
+def test_shapes_that_disagree_are_named():
+    t = everything()
+    with pytest.raises(ValueError, match="as many columns"):
+        linear_logits(t["features"], t["weight"][:, :3])
+    with pytest.raises(ValueError, match=r"bias must have shape \(4,\)"):
+        linear_logits(t["features"], t["weight"], torch.zeros(5))
+    with pytest.raises(ValueError, match="empty"):
+        evaluate(features=torch.zeros(0, 6), target=torch.zeros(0, dtype=torch.long), weight=t["weight"])
