@@ -1,6 +1,8 @@
-"""The command line: `lastlayer COMMAND`. Each command lives in a file of its own and imports what it needs when it runs."""
+"""The command line: `lastlayer COMMAND`. Each command has a file of its own and imports what it needs when it runs."""
 
 import typer
+
+from lastlayer.cli.measure import measure
 
 app = typer.Typer(
     name="lastlayer",
@@ -8,6 +10,12 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
+app.command()(measure)
+
+
+@app.callback()
+def root() -> None:
+    """Keeps `lastlayer COMMAND` the form even while there is a single command."""
 
 
 def main() -> None:

@@ -1,0 +1,157 @@
+"""`lastlayer measure FILE...`: every measure that the arrays in a file allow. Tests: tests/cli/test_measure.py."""
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_LABELS = ("target", "labels", "y")
+
+
+def measure(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE", help="One .npz or .safetensors file for each snapshot, in order.", show_default=False
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a page with pictures, readable without a network.", show_default=False)
+    ] = None,
+) -> None:
+    """Measure features and logits saved in files: neural collapse, cosines, single logits, separation and more.
+
+    A file holds arrays: features (N, d) and target (N,), also called labels or y; and, if there, weight (K, d),
+    bias (K,) as added to the logits, logits (N, K), probabilities (N, K), unknown_logits (M, K), train_counts (K,).
+    The more it holds, the more is measured. Logits not there are computed from features, weight and bias.
+
+    Several files are several snapshots of one model, a column each; the page then has curves over them.
+
+    Geometry is computed in float32 or better with TF32 off, and scores are compared as they are. Save features that
+    were computed without autocast and with TF32 off, or rounding is measured along with them.
+
+    JSON: {"snapshots": [{"file", "samples", "classes", "measures": {name: number}}]}; a number that is NaN or
+    infinite is null. A file that cannot be read or measured ends the command with one line and exit code 2.
+    """
+    import torch
+
+    from lastlayer.measures import evaluate
+
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    if plot is not None and not plot.resolve().parent.is_dir():
+        _refuse(plot, "its folder does not exist")
+
+    snapshots = []
+    for file in files:
+        arrays, ignored = _load(file)
+        if ignored:
+            typer.echo(f"{file}: not measured: {', '.join(ignored)}", err=True)
+        try:
+            values = evaluate(**arrays)
+        except (TypeError, ValueError) as error:
+            _refuse(file, str(error))
+        snapshots.append((file, arrays, values))
+
+    if as_json:
+        typer.echo(json.dumps({"snapshots": [_summary(*snapshot) for snapshot in snapshots]}, indent=2))
+    else:
+        _print_table(snapshots)
+    if plot is not None:
+        from lastlayer.cli._measure_page import page
+
+        names = [file.stem for file, _, _ in snapshots]
+        plot.write_text(page(names, [values for _, _, values in snapshots], snapshots[-1][1]), encoding="utf-8")
+        typer.echo(f"wrote {plot}", err=True)
+
+
+def _refuse(file: Path, why: str) -> NoReturn:
+    typer.echo(f"lastlayer measure: {file}: {' '.join(why.split())}", err=True)
+    raise typer.Exit(2)
+
+
+def _load(file: Path) -> tuple[dict[str, "Tensor"], list[str]]:
+    """The arrays that a measure takes, and the names of the others."""
+    from lastlayer.measures import INPUTS
+
+    if file.suffix not in (".npz", ".safetensors"):
+        _refuse(file, f"the name must end in .npz or .safetensors, not {file.suffix or 'in no extension'}")
+    if not file.is_file():
+        _refuse(file, "no such file")
+    try:
+        found = _read_npz(file) if file.suffix == ".npz" else _read_safetensors(file)
+    except Exception as error:  # each library has errors of its own for a file that is not what its name says
+        _refuse(file, f"cannot be read as {file.suffix}: {error}")
+
+    labels = [name for name in _LABELS if name in found]
+    if len(labels) > 1:
+        _refuse(file, f"holds labels more than once, as {' and '.join(labels)}; keep one")
+    if labels:
+        found["target"] = found.pop(labels[0])
+    for name in ("features", "target"):
+        if name not in found:
+            asked = name if name == "features" else "target (or labels, y)"
+            _refuse(file, f"holds no {asked}; it holds {', '.join(sorted(found)) or 'nothing'}")
+    if found["features"].dim() != 2:
+        shape = tuple(found["features"].shape)
+        _refuse(file, f"features must have shape (N, d), got {shape}; save one file for each snapshot")
+    for name in ("target", "logits", "probabilities"):
+        if name in found and found[name].shape[:1] != found["features"].shape[:1]:
+            shapes = f"{tuple(found['features'].shape)} and {tuple(found[name].shape)}"
+            _refuse(file, f"features and {name} must have as many rows, got {shapes}")
+    return {n: t for n, t in found.items() if n in INPUTS}, sorted(found.keys() - INPUTS.keys())
+
+
+def _read_npz(file: Path) -> dict[str, "Tensor"]:
+    import numpy
+    import torch
+
+    with numpy.load(file, allow_pickle=False) as arrays:
+        # torch knows the machine's own byte order alone.
+        native = {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in arrays.items()}
+        return {name: torch.from_numpy(array) for name, array in native.items()}
+
+
+def _read_safetensors(file: Path) -> dict[str, "Tensor"]:
+    from safetensors.torch import load_file
+
+    tensors: dict[str, Tensor] = load_file(file)
+    return tensors
+
+
+def _summary(file: Path, arrays: dict[str, "Tensor"], values: dict[str, float]) -> dict[str, object]:
+    return {
+        "file": str(file),
+        "samples": len(arrays["target"]),
+        "classes": len(set(arrays["target"].tolist())),
+        "measures": {name: value if math.isfinite(value) else None for name, value in values.items()},
+    }
+
+
+def _print_table(snapshots: list[tuple[Path, dict[str, "Tensor"], dict[str, float]]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from lastlayer.measures import MEASURES
+
+    arrows = {"higher": "↑", "lower": "↓", None: ""}
+    table = Table(box=None, pad_edge=False)
+    table.add_column("measure", no_wrap=True)
+    table.add_column("")
+    for file, arrays, _ in snapshots:
+        table.add_column(f"{file.stem}\n{len(arrays['target'])} samples", justify="right", no_wrap=True)
+    if len(snapshots) == 1:
+        table.add_column("meaning", style="dim")
+    for name, entry in MEASURES.items():
+        if not any(name in values for _, _, values in snapshots):
+            continue
+        cells = [entry.text(values[name]) if name in values else "" for _, _, values in snapshots]
+        meaning = [entry.meaning] if len(snapshots) == 1 else []
+        table.add_row(entry.title, arrows[entry.direction], *cells, *meaning)
+    Console().print(table)
