@@ -5,7 +5,7 @@ ignored labels and reductions, under autocast, `torch.compile`, `torch.func` and
 """
 
 from lastlayer.losses._module import Loss, available, create, entry
-from lastlayer.losses._target import check_labels
+from lastlayer.losses._target import Target, check_labels
 from lastlayer.losses.arc_margin import ArcMarginLoss, arc_margin
 from lastlayer.losses.batch_cross_entropy import BatchCrossEntropyLoss, batch_cross_entropy
 from lastlayer.losses.batch_max_margin import BatchMaxMarginLoss, batch_max_margin
@@ -52,6 +52,7 @@ __all__ = [
     "SelfNormLoss",
     "SoftLogitNormLoss",
     "SoftMarginLoss",
+    "Target",
     "arc_margin",
     "available",
     "batch_cross_entropy",

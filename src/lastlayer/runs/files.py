@@ -1,0 +1,101 @@
+"""Files that are whole or absent: written beside, flushed to disk, moved into place, and checked when read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_SEAL = b"sha256:"
+
+
+class DamagedFileError(ValueError):
+    """A file whose content is not what was written: cut short, or altered."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that a crash at any moment leaves the old one or the new one, never a part.
+
+    Raises:
+        OSError: when the disk is full or the folder cannot be written; the old file is untouched.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    name = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with name.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        name.unlink(missing_ok=True)
+        raise
+    _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make a rename durable: without it a power cut can undo one that returned."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256(content: bytes) -> str:
+    """Hexadecimal SHA-256."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def write_sealed(path: Path, payload: bytes) -> None:
+    """Write bytes behind their own checksum."""
+    write_atomically(path, _SEAL + sha256(payload).encode() + b"\n" + payload)
+
+
+def read_sealed(path: Path) -> bytes:
+    """Read what `write_sealed` wrote.
+
+    Raises:
+        DamagedFileError: naming the checksum expected and found.
+    """
+    head, newline, payload = path.read_bytes().partition(b"\n")
+    expected = head.removeprefix(_SEAL).decode(errors="replace")
+    check_content(path, payload if newline else b"", expected)
+    return payload
+
+
+def check_content(path: Path, content: bytes, expected: str) -> None:
+    """Raise DamagedFileError unless the content has the expected SHA-256."""
+    found = sha256(content)
+    if found != expected:
+        raise DamagedFileError(f"{path} is damaged: SHA-256 expected {expected[:64]}, found {found}")
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object with a `sha256` field over the rest of it."""
+    body = dict(content)
+    body["sha256"] = sha256(_canonical(body))
+    write_atomically(path, (json.dumps(body, indent=1) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read what `write_json` wrote, without the checksum.
+
+    Raises:
+        DamagedFileError: when the file is no JSON or its checksum does not fit.
+    """
+    try:
+        body = json.loads(path.read_bytes())
+        expected = body.pop("sha256")
+    except (ValueError, KeyError, AttributeError) as error:
+        raise DamagedFileError(f"{path} is damaged: {error}") from error
+    check_content(path, _canonical(body), str(expected))
+    return dict(body)
+
+
+def _canonical(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()

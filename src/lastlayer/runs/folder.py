@@ -1,0 +1,194 @@
+"""The run folder: everything one trial leaves on disk, complete or resumable at any moment.
+
+trial.json             what was asked for
+metrics.jsonl          a line an epoch, appended and flushed
+checkpoint-NNNN.pt     the last two, each behind its checksum
+snapshots.safetensors  features on the way, for pictures
+weights.safetensors    the trained network; its checksum is in result.json
+result.json            what came out; written last, so that a run with it is done
+failure.json           why it stopped, if it failed
+lock                   held while a process works on the run
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import json
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lastlayer.runs.files import (
+    DamagedFileError,
+    check_content,
+    read_json,
+    read_sealed,
+    sha256,
+    write_atomically,
+    write_json,
+    write_sealed,
+)
+
+Status = Literal["done", "running", "failed", "interrupted", "missing"]
+KEPT_CHECKPOINTS = 2
+
+
+class RunFolder:
+    """One run on disk.
+
+    Args:
+        path: the folder; it need not exist.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    # what is there
+
+    @property
+    def status(self) -> Status:
+        """done, running (a process holds the lock), failed, interrupted (can be resumed) or missing."""
+        if (self.path / "result.json").exists():
+            return "done"
+        if self._locked_by_another():
+            return "running"
+        if (self.path / "failure.json").exists():
+            return "failed"
+        return "interrupted" if (self.path / "trial.json").exists() else "missing"
+
+    def trial(self) -> dict[str, Any]:
+        """The trial as it was asked for."""
+        return read_json(self.path / "trial.json")
+
+    def result(self) -> dict[str, Any]:
+        """What came out of a finished run.
+
+        Raises:
+            FileNotFoundError: when the run is not done.
+            DamagedFileError: when the file was altered.
+        """
+        if not (self.path / "result.json").exists():
+            raise FileNotFoundError(f"{self.path} is {self.status}, not done: there is no result.json")
+        return read_json(self.path / "result.json")
+
+    def failure(self) -> dict[str, Any]:
+        """Why the run failed."""
+        return read_json(self.path / "failure.json")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; a last line cut short by a crash is left out."""
+        path = self.path / "metrics.jsonl"
+        lines = []
+        for line in path.read_text().splitlines() if path.exists() else []:
+            with contextlib.suppress(json.JSONDecodeError):
+                lines.append(json.loads(line))
+        return lines
+
+    def tensors(self, name: Literal["weights", "snapshots"]) -> dict[str, Tensor]:
+        """The tensors of weights.safetensors or snapshots.safetensors, checked against the result."""
+        from safetensors.torch import load
+
+        path = self.path / f"{name}.safetensors"
+        content = path.read_bytes()
+        check_content(path, content, self.result()["files"][path.name])
+        tensors: dict[str, Tensor] = load(content)
+        return tensors
+
+    # one process at a time
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the run's lock; the system releases it when the process ends, however it ends.
+
+        Raises:
+            BlockingIOError: when another process works on the run.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BlockingIOError(f"another process is working on {self.path}") from None
+            yield
+
+    def _locked_by_another(self) -> bool:
+        path = self.path / "lock"
+        if not path.exists():
+            return False
+        with path.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    # writing
+
+    def start(self, trial: Mapping[str, Any]) -> None:
+        """Write down the trial and forget an earlier failure."""
+        if not (self.path / "trial.json").exists():
+            write_json(self.path / "trial.json", trial)
+        (self.path / "failure.json").unlink(missing_ok=True)
+
+    def keep_metrics_before(self, epoch: int) -> None:
+        """Drop lines of epochs that will be run again after a resume."""
+        kept = [line for line in self.metrics() if line["epoch"] < epoch]
+        content = "".join(json.dumps(line) + "\n" for line in kept)
+        write_atomically(self.path / "metrics.jsonl", content.encode())
+
+    def append_metrics(self, line: Mapping[str, Any]) -> None:
+        """Add a line to metrics.jsonl and flush it to disk."""
+        with (self.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def save_checkpoint(self, epoch: int, state: Mapping[str, Any]) -> None:
+        """Write the state after `epoch` epochs and delete all but the last two."""
+        buffer = io.BytesIO()
+        torch.save(dict(state), buffer)
+        write_sealed(self.path / f"checkpoint-{epoch:04d}.pt", buffer.getvalue())
+        for old in self._checkpoints()[KEPT_CHECKPOINTS:]:
+            old.unlink()
+
+    def load_checkpoint(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
+        """The newest checkpoint that is whole, or None; a damaged one is named in a warning and passed over."""
+        for path in self._checkpoints():
+            try:
+                payload = read_sealed(path)
+            except DamagedFileError as error:
+                warnings.warn(f"{error}; falling back to the checkpoint before it", stacklevel=2)
+                continue
+            state: dict[str, Any] = torch.load(io.BytesIO(payload), map_location=device, weights_only=True)
+            return state
+        return None
+
+    def finish(self, result: Mapping[str, Any], weights: Mapping[str, Tensor], snapshots: Mapping[str, Tensor]) -> None:
+        """Write weights and snapshots, then the result that makes the run done, and delete the checkpoints."""
+        from safetensors.torch import save
+
+        files = {}
+        for name, tensors in (("weights", weights), ("snapshots", snapshots)):
+            content = save({key: value.detach().cpu().contiguous() for key, value in tensors.items()})
+            write_atomically(self.path / f"{name}.safetensors", content)
+            files[f"{name}.safetensors"] = sha256(content)
+        write_json(self.path / "result.json", {**result, "files": files})
+        for checkpoint in self._checkpoints():
+            checkpoint.unlink()
+
+    def fail(self, failure: Mapping[str, Any]) -> None:
+        """Write down why the run stopped; its checkpoints stay."""
+        write_json(self.path / "failure.json", failure)
+
+    def _checkpoints(self) -> list[Path]:
+        return sorted(self.path.glob("checkpoint-*.pt"), reverse=True)

@@ -1,0 +1,80 @@
+"""A finished run as something to predict with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lastlayer import losses
+from lastlayer.data import Normalize
+from lastlayer.models import create
+from lastlayer.runs import RunFolder
+from lastlayer.training.network import HEAD_CLASSES, Network
+from lastlayer.training.trial import Trial
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A trained classifier, in evaluation mode.
+
+    Attributes:
+        network: inputs as stored (8-bit images, features) to logits; `network.normalize` is the preprocessing.
+        loss: what it was trained with; `loss.probabilities(logits)` is what to predict with.
+        class_names: in label order.
+        trial: how it was trained.
+        result: everything measured.
+    """
+
+    network: Network
+    loss: losses.Loss
+    class_names: tuple[str, ...]
+    trial: Trial
+    result: dict[str, Any]
+
+    @torch.no_grad()
+    def probabilities(self, inputs: Tensor) -> Tensor:
+        """Class probabilities (N, K) of inputs as stored."""
+        return self.loss.probabilities(self.network(inputs))
+
+    def predict(self, inputs: Tensor) -> list[str]:
+        """The name of the likeliest class of each input."""
+        return [self.class_names[k] for k in self.probabilities(inputs).argmax(1).tolist()]
+
+
+def load(run: str | Path | RunFolder, device: torch.device | str = "cpu") -> Loaded:
+    """Load the model, the preprocessing and the class names of a finished run.
+
+    Args:
+        run: the run's folder.
+        device: where to put the network.
+
+    Raises:
+        FileNotFoundError: when the run is not done.
+        DamagedFileError: when a file's checksum does not fit.
+    """
+    folder = run if isinstance(run, RunFolder) else RunFolder(run)
+    result = folder.result()
+    trial = Trial.from_dict(result["trial"])
+    facts = result["data"]
+    names = tuple(facts["class_names"])
+    options = _without_pretraining(dict(trial.model.options))
+    backbone: nn.Module = create(trial.model.name, tuple(facts["in_shape"]), **options)
+    head = HEAD_CLASSES[trial.head.name](backbone.num_features, len(names), **trial.head.options)  # type: ignore[arg-type]
+    normalize = facts["normalize"]
+    mean, std = (None if normalize[key] is None else tuple(normalize[key]) for key in ("mean", "std"))
+    network = Network(Normalize(mean, std, normalize["scale"]), backbone, head)
+    network.load_state_dict(folder.tensors("weights"))
+    given = dict(trial.loss.options)
+    if trial.loss.name == "logit-adjusted":
+        given.setdefault("counts", [1] * len(names))  # prediction uses the plain logits
+    loss = losses.create(trial.loss.name, len(names), **given)
+    return Loaded(network.to(device).eval(), loss.to(device), names, trial, result)
+
+
+def _without_pretraining(options: dict[str, Any]) -> dict[str, Any]:
+    """Weights come from the run: fetching pretrained ones first would be wasted."""
+    return {**options, "pretrained": False} if "pretrained" in options else options

@@ -1,0 +1,383 @@
+"""How one trial runs: a plain loop that yields after each step, so that many can share a device."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lastlayer import data, losses
+from lastlayer.heads import LargeMarginHead
+from lastlayer.losses import Target, large_margin
+from lastlayer.runs import RunFolder
+from lastlayer.training import measuring
+from lastlayer.training.machine import describe_machine
+from lastlayer.training.network import Network
+from lastlayer.training.optimise import make_optimiser, rate_factor
+from lastlayer.training.parts import load_data, make_loss, make_network
+from lastlayer.training.trial import Trial
+
+
+class DivergedError(RuntimeError):
+    """The loss became NaN or infinite; `details` says at which step and with which statistics."""
+
+    def __init__(self, message: str, details: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.details = details
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a trial is; loss and accuracy are those of the last whole epoch of training."""
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    loss: float | None
+    accuracy: float | None
+
+
+class Training:
+    """A trial in progress: its network, optimiser and generator, and where it stands.
+
+    Args:
+        trial: resolved.
+        dataset: what `load_data(trial.data)` gives.
+        device: where to train; the data is moved there whole.
+        teacher: the network to distill from.
+    """
+
+    def __init__(
+        self, trial: Trial, dataset: data.Dataset, device: torch.device | str = "cpu", teacher: nn.Module | None = None
+    ) -> None:
+        self.trial = trial
+        self.device = torch.device(device)
+        self.dataset = dataset.to(self.device)
+        with torch.random.fork_rng():
+            torch.manual_seed(trial.seed)
+            self.network = make_network(trial, dataset).to(self.device)
+            self.dropout_state = torch.get_rng_state()
+        self.loss = make_loss(trial, dataset).to(self.device)
+        self.optimiser = make_optimiser(trial.optimiser, self.network)
+        self.teacher = None if teacher is None else teacher.to(self.device).eval()
+        self.generator = torch.Generator(self.device).manual_seed(trial.seed)
+        self.batch_size = min(trial.batch_size, len(dataset.train))
+        self.steps_per_epoch = len(dataset.train) // self.batch_size
+        self.steps = trial.schedule.epochs * self.steps_per_epoch
+        self.epoch = 0
+        self.last: dict[str, float] = {}
+        self.best: dict[str, Any] | None = None
+        self._draws = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in self.network.modules())
+
+    def state(self) -> dict[str, Any]:
+        """Everything a later process needs to go on as if nothing had happened."""
+        return {
+            "epoch": self.epoch,
+            "network": self.network.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "generator": self.generator.get_state(),
+            "dropout": self.dropout_state,
+            "last": self.last,
+            "best": self.best,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to a state."""
+        self.epoch = state["epoch"]
+        self.network.load_state_dict(state["network"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.generator.set_state(state["generator"].cpu())
+        self.dropout_state = state["dropout"].cpu()
+        self.last = state["last"]
+        self.best = state["best"]
+
+    def train_epoch(self) -> Iterator[Progress]:
+        """Train for one epoch, yielding after each step.
+
+        Raises:
+            DivergedError: when the loss is no longer finite.
+        """
+        self.network.train()
+        count = len(self.dataset.train)
+        order = torch.randperm(count, generator=self.generator, device=self.device)
+        total = torch.zeros((), device=self.device)
+        correct = torch.zeros((), device=self.device)
+        first_bad = torch.full((), self.steps, device=self.device)
+        for i in range(self.steps_per_epoch):
+            step = self.epoch * self.steps_per_epoch + i
+            with self._own_dropout():
+                loss, hits = self._step(order[i * self.batch_size : (i + 1) * self.batch_size], step)
+            first_bad = torch.where(loss.isfinite(), first_bad, first_bad.clamp(max=step))
+            total, correct = total + loss, correct + hits
+            if self.device.type == "cpu" and not math.isfinite(loss.item()):
+                break
+            yield Progress(
+                self.epoch, self.trial.schedule.epochs, step + 1, self.steps,
+                self.last.get("loss"), self.last.get("accuracy"),
+            )  # fmt: skip
+        bad = int(first_bad)
+        if bad < self.steps:
+            raise self._diverged(bad)
+        self.epoch += 1
+        self.last = {
+            "loss": float(total) / self.steps_per_epoch,
+            "accuracy": float(correct) / (self.steps_per_epoch * self.batch_size),
+        }
+
+    def _step(self, index: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        chosen, target = self.dataset.train.inputs[index], self.dataset.train.target[index]
+        wanted = self.trial.augmentation
+        if chosen.dim() == 4:
+            chosen = data.augment(
+                chosen, padding=wanted.crop, flip=0.5 * wanted.flip, degrees=wanted.rotation, generator=self.generator
+            )
+        inputs = self.network.normalize(chosen)
+        answer: Target = target
+        if wanted.mixup or wanted.cutmix:
+            inputs, answer = data.mix(
+                inputs, target, mixup_alpha=wanted.mixup, cutmix_alpha=wanted.cutmix,
+                probability=wanted.mix_probability, generator=self.generator,
+            )  # fmt: skip
+        rate = rate_factor(self.trial.schedule, step, self.steps)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate * (self.trial.optimiser.lr or 0.0)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.trial.precision == "bfloat16"):
+            features = self.network.backbone(inputs)
+            loss, logits = self._objective(features, inputs, answer)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.trial.optimiser.clip is not None:
+            nn.utils.clip_grad_norm_(self.network.parameters(), self.trial.optimiser.clip)
+        self.optimiser.step()
+        return loss.detach(), (logits.detach().argmax(1) == target).sum()
+
+    def _objective(self, features: Tensor, inputs: Tensor, target: Target) -> tuple[Tensor, Tensor]:
+        """The loss and the plain logits, for the four ways in which losses want their inputs."""
+        head, loss = self.network.head, self.loss
+        logits = head(features)
+        if isinstance(head, LargeMarginHead):
+            head.step += 1
+            options = {**loss.hyperparameters(), "margin": head.margin, "lam": head.lam}
+            return large_margin(features, head.weight, target, **options), logits
+        if self.teacher is None:
+            value: Tensor = loss(logits, target)
+            return value, logits
+        with torch.no_grad():
+            teacher_features = self.teacher.backbone(inputs)  # type: ignore[operator]
+            teacher_logits = self.teacher.head(teacher_features)  # type: ignore[operator]
+        if isinstance(loss, losses.FeatureNormDistillationLoss):
+            value = loss(logits, features, teacher_logits, teacher_features, target)
+        else:
+            value = loss(logits, teacher_logits, target)
+        return value, logits
+
+    @contextlib.contextmanager
+    def _own_dropout(self) -> Iterator[None]:
+        """Dropout draws from torch's global generator: lend it this trial's state for one step."""
+        if not self._draws or self.device.type != "cpu":
+            yield
+            return
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self.dropout_state)
+            yield
+            self.dropout_state = torch.get_rng_state()
+
+    def _diverged(self, step: int) -> DivergedError:
+        rate = self.optimiser.param_groups[0]["lr"]
+        broken = [name for name, p in self.network.named_parameters() if not bool(p.isfinite().all())]
+        details = {
+            "step": step,
+            "epoch": step // self.steps_per_epoch,
+            "learning_rate": rate,
+            "last_epoch": self.last,
+            "parameters_not_finite": broken[:10],
+        }
+        return DivergedError(
+            f"the loss is not finite at step {step} (epoch {details['epoch']}, learning rate {rate:.3g}, loss of the "
+            f"epoch before {self.last.get('loss', 'none')}): try a smaller learning rate or gradient clipping",
+            details,
+        )
+
+    def keep_best(self) -> float:
+        """Validation accuracy now; the network is kept if it is the best so far."""
+        assert self.dataset.validation is not None
+        made = measuring.outputs(self.network, self.dataset.validation)
+        accuracy = float((made.logits.argmax(1) == made.target).double().mean())
+        if self.best is None or accuracy > self.best["accuracy"]:
+            kept = {name: value.clone() for name, value in self.network.state_dict().items()}
+            self.best = {"accuracy": accuracy, "epoch": self.epoch, "network": kept}
+        return accuracy
+
+
+def fit(
+    trial: Trial,
+    run: RunFolder | str | Path | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    data_root: str | Path | None = None,
+    dataset: data.Dataset | None = None,
+) -> Generator[Progress, None, dict[str, Any]]:
+    """Train and measure one trial; resume it where a run folder holds a part of it.
+
+    A generator: it yields after each step and returns the result. `finish_fit` runs it to its end.
+
+    Args:
+        trial: what to train.
+        run: folder to keep it in; None keeps nothing.
+        device: where.
+        data_root: where data sets lie.
+        dataset: the trial's data, if it is loaded already.
+
+    Raises:
+        DivergedError: when the loss becomes NaN; the run is then failed and keeps its last checkpoint.
+    """
+    trial = trial.resolved()
+    folder = RunFolder(run) if isinstance(run, str | Path) else run
+    with contextlib.nullcontext() if folder is None else folder.locked():
+        if folder is not None and folder.status == "done":
+            return folder.result()
+        if folder is not None:
+            folder.start(trial.to_dict())
+        try:
+            return (yield from _fit(trial, folder, torch.device(device), data_root, dataset))
+        except DivergedError as error:
+            if folder is not None:
+                folder.fail({"error": str(error), **error.details})
+            raise
+        except Exception as error:
+            if folder is not None:
+                folder.fail({"error": f"{type(error).__name__}: {error}"})
+            raise
+
+
+def finish_fit(steps: Generator[Progress, None, dict[str, Any]]) -> dict[str, Any]:
+    """Run a trial to its end and return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: dict[str, Any] = stop.value
+            return result
+
+
+def evaluation_epochs(epochs: int, evaluations: int) -> set[int]:
+    """After which epochs to measure: the start, the end, and evenly between.
+
+    Example:
+        >>> sorted(evaluation_epochs(30, 3))
+        [0, 10, 20, 30]
+    """
+    return {round(i * epochs / min(evaluations, epochs)) for i in range(min(evaluations, epochs) + 1)}
+
+
+def _fit(
+    trial: Trial,
+    folder: RunFolder | None,
+    device: torch.device,
+    data_root: str | Path | None,
+    given: data.Dataset | None,
+) -> Generator[Progress, None, dict[str, Any]]:
+    dataset = load_data(trial.data, data_root) if given is None else given
+    training = Training(trial, dataset, device, _load_teacher(trial))
+    chosen = measuring.snapshot_samples(training.dataset.test, dataset.num_classes)
+    history: list[dict[str, Any]] = []
+    taken: list[dict[str, Tensor]] = []
+    seconds = 0.0
+    state = None if folder is None else folder.load_checkpoint(device)
+    if folder is not None and state is not None:
+        training.restore(state)
+        history, taken, seconds = state["history"], state["snapshots"], state["seconds"]
+        folder.keep_metrics_before(training.epoch + 1)
+    wanted = evaluation_epochs(trial.schedule.epochs, trial.evaluations)
+    began = time.perf_counter() - seconds
+    while True:
+        line: dict[str, Any] = {"epoch": training.epoch, **training.last}
+        if training.epoch and dataset.validation is not None:
+            line["validation"] = {"accuracy": training.keep_best()}
+        if training.epoch in wanted and training.epoch not in {entry["epoch"] for entry in history}:
+            line["train"], line["test"], picture = _measure(training, chosen)
+            history.append({**line, "epoch": training.epoch})
+            taken.append(picture)
+        line["seconds"] = time.perf_counter() - began
+        if folder is not None and (state is None or training.epoch > state["epoch"]):
+            folder.append_metrics(line)
+            folder.save_checkpoint(
+                training.epoch,
+                {**training.state(), "history": history, "snapshots": taken, "seconds": line["seconds"]},
+            )
+        if training.epoch == trial.schedule.epochs:
+            break
+        yield from training.train_epoch()
+    return _finish(training, folder, history, taken, chosen, time.perf_counter() - began)
+
+
+def _measure(training: Training, chosen: Tensor) -> tuple[dict[str, float], dict[str, float], dict[str, Tensor]]:
+    network, loss, dataset = training.network, training.loss, training.dataset
+    train = measuring.outputs(network, dataset.train)
+    test = measuring.outputs(network, dataset.test)
+    return (
+        measuring.measure(network, loss, dataset, train, on_test=False),
+        measuring.measure(network, loss, dataset, test, on_test=True),
+        measuring.snapshot(test, chosen),
+    )
+
+
+def _finish(
+    training: Training,
+    folder: RunFolder | None,
+    history: list[dict[str, Any]],
+    taken: list[dict[str, Tensor]],
+    chosen: Tensor,
+    seconds: float,
+) -> dict[str, Any]:
+    trial, dataset = training.trial, training.dataset
+    result: dict[str, Any] = {
+        "trial": trial.to_dict(),
+        "measures": {part: history[-1][part] for part in ("train", "test")},
+        "history": history,
+        "seconds": seconds,
+        "parameters": sum(p.numel() for p in training.network.parameters()),
+        "data": {
+            "name": dataset.name,
+            "class_names": list(dataset.class_names),
+            "in_shape": list(dataset.in_shape),
+            "normalize": {"mean": dataset.mean, "std": dataset.std, "scale": dataset.scale},
+            "samples": {"train": len(dataset.train), "test": len(dataset.test)},
+            "checksums": dict(dataset.checksums),
+            "notes": list(dataset.notes),
+        },
+        "machine": describe_machine(training.device),
+    }
+    snapshots = measuring.finished_snapshots(
+        [entry["epoch"] for entry in history], taken, measuring.outputs(training.network, dataset.test), chosen
+    )
+    weights = training.network.state_dict()
+    if training.best is not None:
+        best = make_network(trial, dataset).to(training.device)
+        best.load_state_dict(training.best["network"])
+        made = measuring.outputs(best, dataset.test)
+        result["best"] = {
+            "epoch": training.best["epoch"],
+            "validation_accuracy": training.best["accuracy"],
+            "test": measuring.measure(best, training.loss, dataset, made, on_test=True),
+        }
+    if folder is not None:
+        folder.finish(result, weights, snapshots)
+        return folder.result()
+    return result
+
+
+def _load_teacher(trial: Trial) -> Network | None:
+    if trial.teacher is None:
+        return None
+    from lastlayer.training.load import load
+
+    return load(trial.teacher).network

@@ -1,0 +1,55 @@
+"""On what a result was made: hardware, versions, state of the source."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+import lastlayer
+
+
+def describe_machine(device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Hardware, versions and git commit, for the result of a run."""
+    device = torch.device(device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+    return {
+        "device": f"{device.type}: {name}",
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "lastlayer": lastlayer.__version__,
+        "git": git_state(),
+    }
+
+
+def processor() -> str:
+    """The processor's name, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def git_state() -> str | None:
+    """The commit of the source tree, with "+changes" where it was edited; None outside a checkout."""
+    folder = Path(lastlayer.__file__).parent
+    try:
+        commit = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
+        ).stdout.strip()
+        changed = subprocess.run(
+            ["git", "-C", str(folder), "status", "--porcelain", "--", "."], capture_output=True, text=True, timeout=10
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit + ("+changes" if changed else "")

@@ -1,0 +1,137 @@
+"""Measuring a network on a split: evaluation mode, no augmentation, no autocast, TF32 off."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lastlayer import geometry, losses, measures
+from lastlayer.data import Dataset, Split
+from lastlayer.training.network import Network
+
+SNAPSHOT_SAMPLES = 500
+HISTOGRAM_BINS = 80
+LARGEST_MATRIX = 200  # classes up to which the cosine matrix is kept
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a network makes of a split."""
+
+    features: Tensor  # (N, d)
+    logits: Tensor  # (N, K)
+    target: Tensor  # (N,)
+
+
+@contextlib.contextmanager
+def full_precision(network: Network) -> Iterator[None]:
+    """Evaluation mode without gradients, in float32 proper: bfloat16 and TF32 cannot resolve a collapsed cosine."""
+    training = network.training
+    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    device = next(network.parameters()).device.type
+    network.eval()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    try:
+        with torch.no_grad(), torch.autocast(device, enabled=False):
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+        network.train(training)
+
+
+def outputs(network: Network, split: Split, batch_size: int = 1000) -> Outputs:
+    """Features and logits of every sample of a split."""
+    features, logits = [], []
+    with full_precision(network):
+        for start in range(0, len(split), batch_size):
+            hidden = network.backbone(network.normalize(split.inputs[start : start + batch_size]))
+            features.append(network.head.features(hidden))
+            logits.append(network.head(hidden))
+    return Outputs(torch.cat(features), torch.cat(logits), split.target)
+
+
+def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs, *, on_test: bool) -> dict[str, float]:
+    """Every measure of a split; the open-set and long-tail ones on the test split, where the data has them."""
+    with full_precision(network):
+        weight, bias = network.head.linear()
+        unknown = None
+        if on_test and dataset.unknown is not None:
+            unknown = outputs(network, dataset.unknown).logits
+        counts = dataset.train_counts if on_test and _is_long_tailed(dataset) else None
+        return measures.evaluate(
+            features=made.features,
+            target=made.target,
+            weight=weight,
+            bias=bias,
+            logits=made.logits,
+            probabilities=loss.probabilities(made.logits),
+            unknown_logits=unknown,
+            train_counts=counts,
+        )
+
+
+def _is_long_tailed(dataset: Dataset) -> bool:
+    return any(note.startswith("long tail") for note in dataset.notes)
+
+
+def snapshot_samples(split: Split, num_classes: int) -> Tensor:
+    """Indices of at most 500 samples, the first ones of each class: the same in every run on the same data."""
+    share = max(1, SNAPSHOT_SAMPLES // num_classes)
+    order = torch.argsort(split.target, stable=True)
+    ordered = split.target[order]
+    starts = torch.searchsorted(ordered, torch.arange(num_classes, device=ordered.device))
+    rank = torch.arange(len(order), device=order.device) - starts[ordered]
+    return order[rank < share][:SNAPSHOT_SAMPLES]
+
+
+def snapshot(made: Outputs, chosen: Tensor) -> dict[str, Tensor]:
+    """What pictures need of one moment of a training: features of some samples, class cosines, logit histograms."""
+    num_classes = made.logits.shape[1]
+    true = torch.zeros_like(made.logits, dtype=torch.bool).scatter_(1, made.target.unsqueeze(1), True)
+    low, high = float(made.logits.min()), float(made.logits.max())
+    high = high if high > low else low + 1.0
+    histogram = {
+        name: torch.histc(made.logits[mask].float(), HISTOGRAM_BINS, low, high)
+        for name, mask in (("true", true), ("false", ~true))
+    }
+    kept = {
+        "features": made.features[chosen].half(),
+        "range": torch.tensor([low, high]),
+        "true_logits": histogram["true"],
+        "false_logits": histogram["false"],
+    }
+    if num_classes <= LARGEST_MATRIX and int((made.target.bincount(minlength=num_classes) > 0).sum()) == num_classes:
+        kept["cosines"] = geometry.cosine_collapse(made.features, made.target).inter.float()
+    return {name: tensor.cpu() for name, tensor in kept.items()}
+
+
+def finished_snapshots(
+    epochs: list[int], taken: list[dict[str, Tensor]], made: Outputs, chosen: Tensor
+) -> dict[str, Tensor]:
+    """All snapshots of a run as a few tensors; features become points in the plane of the last ones' two main axes.
+
+    Returns:
+        epochs (E,), target (S,), features (S, d) at the end, points (E, S, 2), range (E, 2), true_logits and
+        false_logits (E, bins), and cosines (E, K, K) unless there are too many classes.
+    """
+    last = made.features[chosen].float().cpu()
+    centre = last.mean(0)
+    _, _, axes = torch.linalg.svd(last - centre, full_matrices=False)
+    plane = axes[:2].T  # (d, 2), fewer where d or S is 1
+    points = torch.stack([(one["features"].float() - centre) @ plane for one in taken])
+    if points.shape[2] == 1:
+        points = torch.cat([points, torch.zeros_like(points)], 2)
+    kept = {
+        "epochs": torch.tensor(epochs),
+        "target": made.target[chosen].cpu(),
+        "features": last,
+        "points": points,
+    }
+    for name in ("range", "true_logits", "false_logits", "cosines"):
+        if all(name in one for one in taken):
+            kept[name] = torch.stack([one[name] for one in taken])
+    return kept

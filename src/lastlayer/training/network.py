@@ -1,0 +1,54 @@
+"""Backbone and head as one module: raw inputs to logits, with the features in between at hand."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from lastlayer import heads
+from lastlayer.data import Dataset, Normalize
+from lastlayer.models import create
+
+HEAD_CLASSES: dict[str, type[heads.Head]] = {
+    "linear": heads.LinearHead,
+    "normalized": heads.NormalizedHead,
+    "batch-norm": heads.BatchNormHead,
+    "simplex": heads.SimplexHead,
+    "large-margin": heads.LargeMarginHead,
+}
+
+
+class Network(nn.Module):
+    """A classifier from inputs as stored (8-bit images, features) to logits.
+
+    Attributes:
+        normalize: inputs as stored to what the backbone takes.
+        backbone: normalised inputs to features.
+        head: features to logits.
+    """
+
+    def __init__(self, normalize: Normalize, backbone: nn.Module, head: heads.Head) -> None:
+        super().__init__()
+        self.normalize = normalize
+        self.backbone = backbone
+        self.head = head
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """What the head's weight multiplies, (N, d): where geometry is measured."""
+        return self.head.features(self.backbone(self.normalize(inputs)))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits (N, K) of inputs as stored."""
+        logits: Tensor = self.head(self.backbone(self.normalize(inputs)))
+        return logits
+
+
+def build_network(
+    dataset: Dataset, model: str, model_options: dict[str, object], head: str, head_options: dict[str, object]
+) -> Network:
+    """The network of a trial, its weights drawn from torch's global generator."""
+    backbone = create(model, dataset.in_shape, **model_options)
+    width = backbone.num_features
+    if not isinstance(width, int):
+        raise TypeError(f"model {model}: num_features must be an int, got {width!r}")
+    classifier = HEAD_CLASSES[head](width, dataset.num_classes, **head_options)
+    return Network(Normalize(dataset.mean, dataset.std, dataset.scale), backbone, classifier)

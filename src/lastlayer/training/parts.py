@@ -1,0 +1,126 @@
+"""The parts of a trial: found by name, checked before training, built from the data."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from pathlib import Path
+from typing import Any
+
+from lastlayer import data, losses, models
+from lastlayer._words import nearest
+from lastlayer.training.network import HEAD_CLASSES, Network, build_network
+from lastlayer.training.trial import DataChoice, HeadChoice, Trial
+
+ADAPTIVE_LR = 1e-3
+ADAMW_DECAY = 0.05  # both from table 6 of Soft Logit Normalization
+
+
+def check_parts(trial: Trial) -> Trial:
+    """Check that every named part exists and fits the others, and write out defaults that depend on the loss."""
+    trial = _fit_head_to_loss(trial)
+    _check_loss(trial)
+    _check_head(trial.head)
+    _check_model(trial)
+    _check_data(trial.data)
+    loss = losses.entry(trial.loss.name).module
+    optimiser = trial.optimiser
+    if optimiser.lr is None:
+        lr = loss.learning_rate if optimiser.name == "sgd" else ADAPTIVE_LR
+        optimiser = dataclasses.replace(optimiser, lr=lr)
+    if optimiser.weight_decay is None:
+        decay = ADAMW_DECAY if optimiser.name == "adamw" else loss.weight_decay
+        optimiser = dataclasses.replace(optimiser, weight_decay=decay)
+    return dataclasses.replace(trial, optimiser=optimiser)
+
+
+def _fit_head_to_loss(trial: Trial) -> Trial:
+    """Two losses need a head of their own; with the default head they get it."""
+    name, head = trial.loss.name, trial.head
+    if name == "large-margin":
+        if head.name not in ("linear", "large-margin"):
+            raise ValueError(f"loss large-margin needs head large-margin, got {head.name}")
+        wanted = {k: v for k, v in trial.loss.options.items() if k in ("margin", "lam")}
+        head = HeadChoice("large-margin", {**wanted, **(head.options if head.name == "large-margin" else {})})
+    elif name == "arc-margin":
+        if head.name not in ("linear", "normalized"):
+            raise ValueError(f"loss arc-margin takes cosines and needs head normalized, got {head.name}")
+        options = {"scale": 1.0, "bias": False, **(head.options if head.name == "normalized" else {})}
+        if options["scale"] != 1.0 or options["bias"]:
+            raise ValueError("loss arc-margin has a scale of its own: give head normalized with scale=1, bias=false")
+        head = HeadChoice("normalized", options)
+    elif head.name == "large-margin":
+        raise ValueError(f"head large-margin goes with loss large-margin, got loss {name}")
+    return dataclasses.replace(trial, head=head)
+
+
+def _check_loss(trial: Trial) -> None:
+    entry = losses.entry(trial.loss.name)
+    known = [p for p in inspect.signature(entry.module).parameters if p not in ("num_classes", "reduction", "group")]
+    for option in trial.loss.options:
+        if option not in known:
+            raise ValueError(
+                f"loss {trial.loss.name} has no setting {option!r}{nearest(option, known)}; it has {', '.join(known)}"
+            )
+    if trial.loss.name in ("kd", "fn-kd") and trial.teacher is None:
+        raise ValueError(f"loss {trial.loss.name} needs a teacher: the folder of a finished run (--teacher RUN)")
+    if trial.teacher is not None and trial.loss.name not in ("kd", "fn-kd"):
+        raise ValueError(f"a teacher goes with loss kd or fn-kd, got loss {trial.loss.name}")
+
+
+def _check_head(head: HeadChoice) -> None:
+    parameters = list(inspect.signature(HEAD_CLASSES[head.name]).parameters)
+    known = [p for p in parameters if p not in ("in_features", "num_classes", "generator")]
+    for option in head.options:
+        if option not in known:
+            raise ValueError(
+                f"head {head.name} has no setting {option!r}{nearest(option, known)}; it has {', '.join(known)}"
+            )
+
+
+def _check_model(trial: Trial) -> None:
+    if ":" in trial.model.name:
+        return
+    known = models.describe(trial.model.name).options
+    for option in trial.model.options:
+        if option not in known:
+            raise ValueError(
+                f"model {trial.model.name} has no setting {option!r}{nearest(option, known)}; "
+                f"it has {', '.join(known) or 'none'}"
+            )
+
+
+def _check_data(choice: DataChoice) -> None:
+    for name in (choice.name, choice.unknown_from):
+        if name is not None and not Path(name).exists():
+            data.describe(name)
+
+
+def load_data(choice: DataChoice, root: str | Path | None = None) -> data.Dataset:
+    """Read the samples a trial trains and is tested on, in the order: subset, open set, long tail, hold-out."""
+    dataset = data.load(choice.name, root, **choice.options)
+    if choice.train is not None:
+        dataset = data.subset(dataset, choice.train, seed=choice.seed)
+    if choice.unknown is not None or choice.unknown_from is not None:
+        other = None if choice.unknown_from is None else data.load(choice.unknown_from, root)
+        dataset = data.open_set(dataset, choice.unknown, seed=choice.seed, unknown_from=other)
+    if choice.long_tail is not None:
+        dataset = data.long_tail(dataset, choice.long_tail, choice.seed)
+    if choice.holdout:
+        dataset = data.hold_out(dataset, choice.holdout, choice.seed)
+    return dataset
+
+
+def make_network(trial: Trial, dataset: data.Dataset) -> Network:
+    """The trial's network, its weights drawn from torch's global generator."""
+    return build_network(
+        dataset, trial.model.name, dict(trial.model.options), trial.head.name, dict(trial.head.options)
+    )
+
+
+def make_loss(trial: Trial, dataset: data.Dataset) -> losses.Loss:
+    """The trial's loss, with the class counts of the data where it wants them."""
+    options: dict[str, Any] = dict(trial.loss.options)
+    if trial.loss.name == "logit-adjusted":
+        options.setdefault("counts", dataset.train_counts.tolist())
+    return losses.create(trial.loss.name, dataset.num_classes, **options)
