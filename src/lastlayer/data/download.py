@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
@@ -61,7 +62,7 @@ def download(
     Args:
         url: http or https address.
         dest: file to write.
-        sha256, md5: expected checksum; the part file is removed if it does not match.
+        sha256, md5: expected checksum; if a continued file does not match, it is fetched once more from the start.
         progress: called with (file name, bytes so far, bytes in all or None).
         retries: further attempts after a failed one, each continuing the last; a client error (404) is final.
         timeout: seconds without an answer after which an attempt fails.
@@ -76,6 +77,7 @@ def download(
     dest = Path(dest)
     part = dest.with_name(dest.name + ".part")
     dest.parent.mkdir(parents=True, exist_ok=True)
+    continued = part.exists()
     for attempt in range(retries + 1):
         try:
             _continue(url, part, dest.name, progress, timeout)
@@ -92,6 +94,8 @@ def download(
     for algorithm, expected in (("sha256", sha256), ("md5", md5)):
         if expected is not None and (found := file_digest(part, algorithm)) != expected:
             part.unlink()
+            if continued:  # the earlier part may have been of another file
+                return download(url, dest, sha256=sha256, md5=md5, progress=progress, retries=retries, timeout=timeout)
             raise CorruptFileError(f"{url}: {algorithm} expected {expected}, found {found}; the file was not kept")
     os.replace(part, dest)
     return dest
@@ -175,7 +179,7 @@ def unpack(archive: Path, folder: Path) -> None:
             else:
                 with tarfile.open(archive) as tarred:
                     tarred.extractall(staging, filter="data")
-        except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
+        except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # the disk, not the archive
             raise CorruptFileError(f"{archive} cannot be unpacked: {error}") from error

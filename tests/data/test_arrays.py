@@ -1,0 +1,131 @@
+"""Arrays from .npz and .safetensors files: keys, shapes, types, errors."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lastlayer import data
+
+RNG = np.random.default_rng(0)
+LABELS = np.arange(12) % 3
+
+
+def test_npz_with_train_and_test(tmp_path: Path) -> None:
+    x = RNG.standard_normal((12, 4)).astype(np.float32)
+    names = np.array(["a", "b", "c"])
+    np.savez(tmp_path / "points.npz", x_train=x, y_train=LABELS, x_test=x[:3], y_test=LABELS[:3], class_names=names)
+    dataset = data.load(tmp_path / "points.npz")
+    assert np.array_equal(dataset.train.inputs.numpy(), x)
+    assert dataset.test.target.tolist() == [0, 1, 2]
+    assert dataset.class_names == ("a", "b", "c")
+    assert dataset.mean is None
+    assert dataset.scale == 1.0
+    standardized = data.load("points", tmp_path, standardize=True)
+    assert standardized.mean == pytest.approx(x.astype(np.float64).mean(0).tolist())
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "expected"),
+    [
+        ((12, 8, 8, 3), np.uint8, (3, 8, 8)),
+        ((12, 3, 8, 8), np.uint8, (3, 8, 8)),
+        ((12, 3, 8, 3), np.uint8, (3, 8, 3)),
+        ((12, 8, 8), np.uint8, (1, 8, 8)),
+        ((12, 8, 8), bool, (1, 8, 8)),
+        ((12, 1, 8, 8), np.float64, (1, 8, 8)),
+        ((12, 5), np.int32, (5,)),
+    ],
+)
+def test_shapes_and_types(tmp_path: Path, shape: tuple[int, ...], dtype: type, expected: tuple[int, ...]) -> None:
+    x = RNG.integers(0, 2, shape).astype(dtype)
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=LABELS, x_test=x, y_test=LABELS)
+    dataset = data.load(tmp_path / "a.npz")
+    assert dataset.in_shape == expected
+    image = len(expected) == 3
+    assert (dataset.mean is not None) == image
+    inputs = dataset.train.inputs
+    assert dataset.scale == (255.0 if inputs.dtype == torch.uint8 else 1.0)
+    values = inputs.permute(0, 2, 3, 1) if shape == (12, 8, 8, 3) else inputs
+    factor = 255 if dtype is bool else 1
+    assert np.array_equal(values.numpy().reshape(shape), x * factor)
+
+
+def test_one_set_is_split_by_class(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=RNG.standard_normal((12, 2)), y=LABELS, drawer=LABELS)
+    dataset = data.load(tmp_path / "a.npz", test_fraction=0.5, seed=3)
+    assert dataset.train_counts.tolist() == [2, 2, 2]
+    assert dataset.notes == ("test set: 0.5 of each class at random, seed 3",)
+    assert dataset.train.inputs.dtype == torch.float64
+
+
+def test_safetensors_pair(tmp_path: Path) -> None:
+    x = torch.randn(12, 4).to(torch.bfloat16)
+    y = torch.from_numpy(LABELS).int()
+    save_file({"x": x, "y": y}, tmp_path / "train.safetensors")
+    save_file({"x": x[:3], "y": y[:3]}, tmp_path / "test.safetensors")
+    dataset = data.arrays(tmp_path / "train.safetensors", test=tmp_path / "test.safetensors")
+    assert torch.equal(dataset.train.inputs, x)
+    assert len(dataset.test) == 3
+    assert set(dataset.checksums) == {"train.safetensors", "test.safetensors"}
+
+
+def test_missing_keys_list_those_found(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((2, 3)), labels=np.zeros(2, int))
+    with pytest.raises(ValueError, match=r"no x and no y; found: images, labels. Expected x_train"):
+        data.load(tmp_path / "a.npz")
+    np.savez(tmp_path / "b.npz", x_train=np.zeros((2, 3)), y_train=np.zeros(2, int))
+    with pytest.raises(ValueError, match=r"no x_test and no y_test; found: x_train, y_train"):
+        data.load(tmp_path / "b.npz")
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.zeros((2, 3)), np.zeros(2), r"y must be integers \(N,\), not torch.float64"),
+        (np.zeros((2, 3)), np.zeros((2, 1), int), r"not torch.int64 \(2, 1\)"),
+        (np.zeros((3, 3)), np.zeros(2, int), r"x has 3 rows but y has 2"),
+        (np.zeros(3), np.zeros(3, int), r"x must be \(N, d\)"),
+        (np.zeros((2, 3, 4, 4), int), np.zeros(2, int), r"images in x must be uint8"),
+        (np.zeros((2, 3)), np.array([0, -1]), r"label -1 at sample"),
+        (np.zeros((4, 3)), np.array([0, 2, 0, 2]), r"no training samples for 1 classes: 1"),
+    ],
+)
+def test_wrong_arrays_are_named(tmp_path: Path, x: np.ndarray, y: np.ndarray, message: str) -> None:
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    with pytest.raises(ValueError, match=message.replace("x ", "x_train ").replace("y ", "y_train ")):
+        data.load(tmp_path / "a.npz")
+
+
+def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.array([{}, {}], dtype=object), y=np.zeros(2, int))
+    with pytest.raises(data.CorruptFileError, match=r"without unpickling, which is refused"):
+        data.load(tmp_path / "a.npz")
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((50, 3)), y=np.arange(50) % 2)
+    save_file({"x": torch.zeros(4, 2), "y": torch.zeros(4, dtype=torch.int64)}, tmp_path / "a.safetensors")
+    for name, kind in (("a.npz", "npz"), ("a.safetensors", "safetensors")):
+        file = tmp_path / name
+        file.write_bytes(file.read_bytes()[:-30])
+        with pytest.raises(data.CorruptFileError, match=rf"{name} is damaged or not a.* {kind} file"):
+            data.load(file)
+
+
+def test_flipped_byte_in_npz_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "a.npz"
+    np.savez(file, x=np.zeros((50, 3)), y=np.arange(50) % 2)
+    raw = bytearray(file.read_bytes())
+    raw[400] ^= 1
+    file.write_bytes(bytes(raw))
+    with pytest.raises(data.CorruptFileError, match=r"a.npz"):
+        data.load(file)
+
+
+def test_other_endings_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("1,2")
+    with pytest.raises(ValueError, match=r"read from .npz and .safetensors files, not .csv"):
+        data.load(tmp_path / "a.csv")
