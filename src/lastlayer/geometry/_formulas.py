@@ -95,8 +95,9 @@ def cosines(unit_sum: Tensor, nonzero: Tensor, count: Tensor, classes: Tensor, s
     inter = mean @ mean.T  # (K, K)
     intra = mean.square().sum(dim=1)
     if not self_pairs:
-        # 0 / 0 for a class of one sample: NaN, it has no pair.
-        intra = (unit_sum.square().sum(dim=1) - nonzero) / (count * (count - 1))
+        # A class of one sample has no pair.
+        pairs = torch.where(count > 1, count * (count - 1), torch.nan)
+        intra = (unit_sum.square().sum(dim=1) - nonzero) / pairs
     inter = inter.diagonal_scatter(intra)
     size = len(count)
     if size > 1:

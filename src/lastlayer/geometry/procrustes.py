@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from lastlayer.geometry._formulas import centre_rows
+from lastlayer.geometry._formulas import centre_rows, nan_like
 from lastlayer.geometry._inputs import check_classifier, check_features, full_precision, prepare
-from lastlayer.geometry._passes import first_pass
+from lastlayer.geometry._passes import first_pass, zero_safe_inverse
 
 
 def equivalence(features_a: Tensor, features_b: Tensor, target: Tensor, *, global_mean: str = "samples") -> Tensor:
@@ -98,12 +98,14 @@ def classifier_equivalence(weight_a: Tensor, weight_b: Tensor) -> Tensor:
 
 
 def _procrustes(a: Tensor, b: Tensor) -> Tensor:
+    if len(a) < 2:
+        return nan_like(a)
     a, b = _within_span(a), _within_span(b)
     norm_a, norm_b = torch.linalg.matrix_norm(a), torch.linalg.matrix_norm(b)
     # Each scaled by its own norm first: the product of the norms can underflow or overflow.
-    overlap = torch.linalg.svdvals((b / norm_b).T @ (a / norm_a)).sum()
+    overlap = torch.linalg.svdvals((b * zero_safe_inverse(norm_b)).T @ (a * zero_safe_inverse(norm_a))).sum()
     distance = (1 - overlap.square()).clamp(min=0)
-    return torch.where(norm_b > 0, distance, torch.where(norm_a > 0, 1.0, torch.nan).to(distance.dtype))
+    return torch.where(norm_a > 0, distance, torch.nan)
 
 
 def _within_span(matrix: Tensor) -> Tensor:

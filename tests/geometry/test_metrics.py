@@ -1,0 +1,278 @@
+"""GeometryMetrics: whatever the batches, their order, merging or interruption, the answer of the functions."""
+
+import pickle
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lastlayer.geometry import GeometryMetrics, measure
+
+from . import reference
+from .reference import clusters
+
+ONE_PASS = ("nc1", "nc2", "nc3", "self_duality", "separability", "class_distance_variance", "uncentered_inter")
+TWO_PASS = ("inter", "intra_mean", "inter_max", "compactness", "intra_inter_ratio", "nc4")
+
+
+def run(features, target, weight=None, bias=None, *, batch=7, classes=None, refine=True, **options):
+    metrics = GeometryMetrics(classes or int(target.max()) + 1, features.shape[1], **options)
+    for rows, labels in zip(features.split(batch), target.split(batch), strict=True):
+        metrics.update(rows, labels)
+    if refine:
+        for rows, labels in zip(features.split(batch + 3), target.split(batch + 3), strict=True):
+            metrics.refine(rows, labels, weight, bias)
+    return metrics
+
+
+def assert_same(got, expected, rtol=1e-12, atol=1e-14, names=None):
+    for name in names or expected.__dataclass_fields__:
+        torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=rtol, atol=atol, msg=name)
+
+
+@pytest.fixture
+def example():
+    features, target = clusters(60, 4, 6, offset=2.0)
+    return features, target, torch.randn(4, 6), torch.randn(4)
+
+
+@pytest.mark.parametrize("global_mean", ["samples", "classes"])
+def test_agrees_with_references(example, global_mean):
+    features, target, weight, bias = example
+    metrics = run(*example, global_mean=global_mean, center_weight=True, self_pairs=False)
+    got = metrics.compute(weight, bias)
+    expected = {
+        "nc1": reference.nc1(features, target, global_mean),
+        "nc2": reference.nc2(features, target, weight, True),
+        "nc3": reference.nc3(features, target, weight, True, global_mean),
+        "nc4": reference.nc4(features, target, weight, bias),
+        "self_duality": reference.self_duality(features, target, weight, global_mean),
+        "inter": reference.cosine_table(features, target, True, False),
+        "uncentered_inter": reference.cosine_table(features, target, False, False),
+        "compactness": reference.compactness(features, target),
+        "separability": reference.separability(features, target),
+        "intra_inter_ratio": reference.intra_inter_ratio(features, target),
+        "class_distance_variance": reference.class_distance_variance(features, target),
+    }
+    for name, value in expected.items():
+        value = torch.as_tensor(value, dtype=torch.float64)
+        torch.testing.assert_close(getattr(got, name), value, rtol=1e-9, atol=1e-10, msg=name)
+
+
+def test_agrees_with_measure_in_every_attribute(example):
+    expected = measure(example[0].double(), *example[1:])
+    assert_same(run(*example).compute(*example[2:]), expected, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize(("classes", "dim"), [(6, 24), (12, 5)])
+@pytest.mark.parametrize("within", [1.0, 1e-2, 1e-5])
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_one_pass_is_exact_at_any_collapse_and_offset(classes, dim, within, offset):
+    features, target = clusters(200, classes, dim, within=within, offset=offset)
+    got = run(features, target, refine=False).compute()
+    torch.testing.assert_close(got.nc1, reference.nc1(features, target), rtol=1e-7, atol=0)
+    expected = reference.class_distance_variance(features, target)
+    assert float(got.class_distance_variance) == pytest.approx(expected, rel=1e-9)
+    if offset:
+        few = features[:40], target[:40]
+        got = run(*few, refine=False).compute()
+        torch.testing.assert_close(got.separability, reference.separability(*few), rtol=1e-7, atol=0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 40), st.integers(0, 10_000), st.sampled_from([0.5, 1e-4]), st.sampled_from([0.0, 100.0]))
+def test_batches_and_their_order_change_nothing(batch, seed, within, offset):
+    features, target = clusters(40, 4, 5, within=within, offset=offset, seed=seed)
+    weight = torch.randn(4, 5, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(seed))
+    whole = run(features, target, weight, batch=40).compute(weight)
+    parts = run(features[order], target[order], weight, batch=batch).compute(weight)
+    # Separability and the uncentred cosines are what is left of 1: their rounding is that of 1, not their own.
+    assert_same(parts, whole, rtol=1e-11, atol=1e-13)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.permutations(range(4)), st.integers(0, 10_000), st.sampled_from([0.5, 1e-4]), st.sampled_from([0.0, 100.0]))
+def test_merging_in_any_order_changes_nothing(order, seed, within, offset):
+    """Also where a part lacks a class, or has no samples at all."""
+    features, target = clusters(40, 4, 5, within=within, offset=offset, seed=seed)
+    whole = run(features, target, refine=False).compute()
+    groups = [target < 2, (target == 2) & (torch.arange(40) % 2 == 0), torch.zeros(40, dtype=torch.bool)]
+    groups.append(~(groups[0] | groups[1]))
+    merged = GeometryMetrics(4, 5)
+    for part in order:
+        metrics = GeometryMetrics(4, 5)
+        metrics.update(features[groups[part]], target[groups[part]])
+        merged.merge_state(metrics)
+    assert_same(merged.compute(), whole, rtol=1e-11, atol=1e-13)
+
+
+def test_one_pass_leaves_the_second_none(example):
+    features, target, weight, bias = example
+    got = run(features, target, refine=False).compute(weight, bias)
+    assert all(getattr(got, name) is not None for name in ONE_PASS)
+    assert all(getattr(got, name) is None for name in TWO_PASS)
+    assert run(features, target).compute().nc2 is None
+
+
+def test_classifier_of_compute_is_remembered_for_nc4(example):
+    features, target, weight, bias = example
+    metrics = run(features, target, refine=False)
+    assert metrics.compute(weight, bias).nc4 is None
+    metrics.refine(features, target)
+    assert float(metrics.compute(weight, bias).nc4) == reference.nc4(features, target, weight, bias)
+    with pytest.raises(ValueError, match="another classifier"):
+        metrics.compute(weight + 1, bias)
+
+
+def test_results_follow_the_arguments_of_compute(example):
+    features, target, weight, _ = example
+    metrics = run(features, target)
+    assert metrics.compute().nc2 is None
+    assert metrics.compute(weight).nc2 is not None
+    assert metrics.compute(weight * torch.arange(1, 5)[:, None]).nc2 != metrics.compute(weight).nc2
+
+
+def test_update_after_refine_starts_the_second_pass_again(example):
+    features, target, weight, bias = example
+    metrics = run(features[:40], target[:40], weight, bias)
+    assert metrics.compute().compactness is not None
+    metrics.update(features[40:], target[40:])
+    assert metrics.compute().compactness is None
+    metrics.refine(features, target)
+    assert_same(metrics.compute(weight, bias), run(*example).compute(weight, bias))
+
+
+def test_second_pass_over_other_samples_raises(example):
+    features, target, _, _ = example
+    metrics = run(features, target, refine=False)
+    metrics.refine(features[:-1], target[:-1])
+    with pytest.raises(ValueError, match="refine saw 59 samples and update 60"):
+        metrics.compute()
+    metrics = run(features, target, refine=False)
+    metrics.refine(features, (target + 1) % 4)
+    with pytest.raises(ValueError, match="same samples"):
+        metrics.compute()
+
+
+def test_classifier_for_a_part_of_the_second_pass_raises(example):
+    features, target, weight, bias = example
+    metrics = run(features, target, refine=False)
+    metrics.refine(features[:30], target[:30])
+    metrics.refine(features[30:], target[30:], weight, bias)
+    with pytest.raises(ValueError, match="classifier for 30 of 60"):
+        metrics.compute()
+
+
+def test_forward_returns_the_batch_and_accumulates(example):
+    features, target, weight, _ = example
+    metrics = GeometryMetrics(4, 6)
+    for rows, labels in zip(features.split(20), target.split(20), strict=True):
+        batch = metrics(rows, labels)
+        assert_same(batch, run(rows, labels, refine=False, classes=4).compute())
+    assert_same(metrics.compute(weight), run(features, target, refine=False).compute(weight))
+
+
+@pytest.mark.parametrize("stage", ["update", "refine"])
+def test_pickle_and_state_dict_resume(example, stage):
+    features, target, weight, bias = example
+    expected = run(*example).compute(weight, bias)
+
+    def resume(metrics):
+        if stage == "update":
+            metrics.update(features[30:], target[30:])
+            metrics.refine(features[:30], target[:30], weight, bias)
+        metrics.refine(features[30:], target[30:], weight, bias)
+        assert_same(metrics.compute(weight, bias), expected)
+
+    metrics = run(features[:30], target[:30], classes=4, refine=False)
+    if stage == "refine":
+        metrics.update(features[30:], target[30:])
+        metrics.refine(features[:30], target[:30], weight, bias)
+    resume(pickle.loads(pickle.dumps(metrics)))
+    loaded = GeometryMetrics(4, 6)
+    loaded.load_state_dict(metrics.state_dict())
+    resume(loaded)
+
+
+def test_no_warning_after_loading(example, recwarn):
+    metrics = run(*example)
+    loaded = GeometryMetrics(4, 6)
+    loaded.load_state_dict(metrics.state_dict())
+    assert loaded.compute().compactness == metrics.compute().compactness
+    assert not recwarn.list
+
+
+def test_reset(example):
+    features, target, weight, bias = example
+    metrics = run(features + 5, target, weight, bias)
+    metrics.reset()
+    metrics.update(features, target)
+    assert metrics.compute().compactness is None
+    metrics.refine(features, target)
+    assert metrics.compute().nc4 is None
+    assert_same(metrics.compute(), run(features, target).compute(), names=("nc1", "compactness", "inter"))
+
+
+def test_absent_classes_are_left_out(example):
+    features, target, weight, bias = example
+    labels = torch.tensor([1, 4, 6, 7])
+    wide, offset = torch.randn(9, 6), torch.randn(9)
+    wide[labels], offset[labels] = weight, bias
+    got = run(features, labels[target], wide, offset, classes=9).compute(wide, offset)
+    assert got.classes.tolist() == labels.tolist()
+    assert_same(got, run(*example).compute(weight, bias), names=(*ONE_PASS, *TWO_PASS))
+
+
+def test_state_does_not_grow(example):
+    features, target, _, _ = example
+    metrics = GeometryMetrics(4, 6)
+    before = metrics.sums.numel()
+    for _ in range(5):
+        metrics.update(features, target)
+    assert metrics.sums.numel() == before
+    assert metrics.sums.dtype == torch.float64
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_under_autocast(example, dtype):
+    features, target, weight, bias = example
+    features = features.to(dtype)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = run(features, target, weight, bias).compute(weight, bias)
+    assert_same(got, run(features.double(), target, weight, bias).compute(weight, bias))
+
+
+def test_degenerate_input():
+    metrics = GeometryMetrics(3, 2)
+    metrics.update(torch.empty(0, 2), torch.empty(0, dtype=torch.long))
+    with pytest.raises(ValueError, match="no samples"), pytest.warns(UserWarning, match="before"):
+        GeometryMetrics(3, 2).compute()
+    with pytest.raises(ValueError, match="no class means"):
+        metrics.refine(torch.randn(1, 2), torch.tensor([0]))
+    metrics.update(torch.ones(4, 2), torch.arange(4) % 2)
+    metrics.refine(torch.ones(4, 2), torch.arange(4) % 2)
+    got = metrics.compute()
+    assert got.nc1.isnan()
+    assert got.compactness == 0.5
+    metrics.update(torch.tensor([[torch.nan, 1.0]]), torch.tensor([1]))
+    with pytest.raises(ValueError, match=r"labels \[1\]"):
+        metrics.compute()
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="at least 1"):
+        GeometryMetrics(0, 3)
+    with pytest.raises(ValueError, match="global_mean"):
+        GeometryMetrics(2, 3, global_mean="median")
+    metrics = GeometryMetrics(2, 3)
+    with pytest.raises(ValueError, match="dim = 3"):
+        metrics.update(torch.randn(2, 4), torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match=r"labels 0\.\.1, got 0\.\.2"):
+        metrics.update(torch.randn(2, 3), torch.tensor([0, 2]))
+    metrics.update(torch.randn(2, 3), torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match="num_classes = 2 rows"):
+        metrics.compute(torch.randn(3, 3))
+    with pytest.raises(ValueError, match="cannot merge"):
+        metrics.merge_state(GeometryMetrics(2, 4))

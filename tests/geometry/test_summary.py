@@ -1,0 +1,90 @@
+"""measure() gives what each function gives, in chunks of any size."""
+
+import pytest
+import torch
+
+from lastlayer import geometry
+from lastlayer.geometry import _passes, measure
+
+from . import reference
+from .reference import clusters
+
+COSINES = ("intra", "inter", "intra_mean", "intra_min", "inter_mean", "inter_max")
+
+
+@pytest.mark.parametrize("self_pairs", [True, False])
+def test_measure_agrees_with_references(self_pairs):
+    features, target = clusters(60, 4, 6, offset=3.0)
+    weight, bias = torch.randn(4, 6), torch.randn(4)
+    got = measure(features, target, weight, bias, self_pairs=self_pairs, center_weight=True, global_mean="classes")
+    expected = {
+        "nc1": reference.nc1(features, target, "classes"),
+        "nc2": reference.nc2(features, target, weight, True),
+        "nc3": reference.nc3(features, target, weight, True, "classes"),
+        "nc4": reference.nc4(features, target, weight, bias),
+        "self_duality": reference.self_duality(features, target, weight, "classes"),
+        "inter": reference.cosine_table(features, target, True, self_pairs),
+        "uncentered_inter": reference.cosine_table(features, target, False, self_pairs),
+        "compactness": reference.compactness(features, target),
+        "separability": reference.separability(features, target),
+        "intra_inter_ratio": reference.intra_inter_ratio(features, target),
+        "class_distance_variance": reference.class_distance_variance(features, target),
+    }
+    for name, value in expected.items():
+        value = torch.as_tensor(value, dtype=torch.float64)
+        torch.testing.assert_close(getattr(got, name), value, rtol=1e-6, atol=1e-9, msg=name)
+    assert got.count.tolist() == torch.bincount(target).tolist()
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+def test_chunks_change_nothing(monkeypatch, chunk):
+    """Down to the smallest chunk of 16 rows, the last one incomplete."""
+    features, target = clusters(75, 4, 6)
+    weight, bias = torch.randn(4, 6), torch.randn(4)
+    whole = measure(features, target, weight, bias)
+    monkeypatch.setitem(_passes.CHUNK_BYTES, "cpu", chunk * 8 * 6)
+    parts = measure(features, target, weight, bias)
+    for name in whole.__dataclass_fields__:
+        torch.testing.assert_close(getattr(parts, name), getattr(whole, name), rtol=1e-7, atol=1e-12)
+
+
+def test_measure_has_the_gradients_of_the_functions():
+    features, target = clusters(40, 4, 6)
+    features = features.requires_grad_()
+    weight = torch.randn(4, 6, requires_grad=True)
+    pairs = {
+        "nc1": lambda: geometry.neural_collapse(features, target).nc1,
+        "nc3": lambda: geometry.neural_collapse(features, target, weight).nc3,
+        "intra_mean": lambda: geometry.cosine_collapse(features, target).intra_mean,
+        "uncentered_inter_mean": lambda: geometry.cosine_collapse(features, target, center=False).inter_mean,
+        "compactness": lambda: geometry.compactness(features, target),
+        "separability": lambda: geometry.separability(features, target),
+        "intra_inter_ratio": lambda: geometry.intra_inter_ratio(features, target),
+        "class_distance_variance": lambda: geometry.class_distance_variance(features, target),
+    }
+    got = measure(features, target, weight)
+    for name, function in pairs.items():
+        ours = torch.autograd.grad(getattr(got, name), features, retain_graph=True)[0]
+        torch.testing.assert_close(ours, torch.autograd.grad(function(), features)[0], rtol=1e-4, atol=1e-7)
+
+
+def test_without_weight_and_without_grad():
+    features, target = clusters(20, 3, 4)
+    with torch.no_grad():
+        got = measure(features.requires_grad_(), target)
+    assert got.nc1 is not None
+    assert not got.nc1.requires_grad
+    assert [got.nc2, got.nc3, got.nc4, got.self_duality] == [None] * 4
+
+
+def test_geometry_imports_no_torchmetrics():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, lastlayer.geometry as g; assert 'torchmetrics' not in sys.modules; g.GeometryMetrics; "
+        "assert 'torchmetrics' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="Nonsense"):
+        geometry.Nonsense
