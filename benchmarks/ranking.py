@@ -1,12 +1,12 @@
 """Average precision of every class: `single_logit` against the peers people use, one thread.
 
-    python benchmarks/ranking.py            all sizes, every class measured; about ten minutes
+    python benchmarks/ranking.py            all sizes, every class measured; a few minutes
     python benchmarks/ranking.py --quick    small sizes; under a minute
 
 Two kinds of scores: `chance` (true logits like the others, the worst case for pruning) and `trained` (true logits
 raised by four standard deviations). The peers are scikit-learn's `average_precision_score` called class by class and
 torchmetrics' `multiclass_average_precision` with exact thresholds, which ranks softmax probabilities rather than the
-logits given, hence its difference. Prints seconds, the ratio to ours and the largest difference over classes.
+logits given, hence its difference. Prints CPU seconds, the ratio to ours and the largest difference over classes.
 """
 
 import argparse
@@ -26,12 +26,12 @@ QUICK = [(5_000, 10), (10_000, 100)]
 
 
 def timed(call: Callable[[], Tensor], repeats: int) -> tuple[float, Tensor]:
-    """Best of `repeats` seconds, and the value."""
+    """Best of `repeats` seconds of this process (one thread, so what others do does not count), and the value."""
     best = float("inf")
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = time.process_time()
         value = call()
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
     return best, value
 
 

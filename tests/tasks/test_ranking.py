@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lastlayer.tasks import _ranking
+from lastlayer.tasks import _ranking, logit_separation, single_logit
 from lastlayer.tasks._ranking import count_at_least, pairs_won, rank_positives, true_positives_needed
 
 from . import reference
@@ -45,6 +45,13 @@ def test_counts_of_long_rows(dtype, spread):
     assert torch.equal(counts.view(3, 400), expected)
 
 
+@pytest.mark.parametrize("queries", [[0.0, -0.0], [-0.0, 0.0], [0.0], [-0.0]])
+def test_both_zeros_are_one_value(queries):
+    rows = torch.tensor([[0.0, -0.0, 1.0, -1.0]])
+    counts = count_at_least(rows, torch.tensor(queries), torch.tensor([0, len(queries)]))
+    assert counts.tolist() == [3] * len(queries)
+
+
 def test_ranks_share_ties_and_skip_absent_classes():
     logits, target = reference.problem(60, 5, levels=4)
     target[target == 2] = 3
@@ -59,13 +66,15 @@ def test_ranks_share_ties_and_skip_absent_classes():
 
 def test_class_blocks_do_not_change_the_answer(monkeypatch):
     logits, target = reference.problem(50, 7, levels=8)
-    whole = [r for r, _ in _ranking.ranked_blocks(logits, target)]
-    monkeypatch.setitem(_ranking._BLOCK_ELEMENTS, "cpu", 1)
-    narrow = [r for r, _ in _ranking.ranked_blocks(logits, target)]
-    assert len(whole) == 1
-    assert len(narrow) == 7
-    assert torch.equal(whole[0].all, torch.cat([r.all for r in narrow]))
-    assert torch.equal(whole[0].true, torch.cat([r.true for r in narrow]))
+    whole = single_logit(logits, target), logit_separation(logits, target)
+    assert len(list(_ranking.narrow_blocks(logits))) == 1
+    monkeypatch.setitem(_ranking._BLOCK_ELEMENTS, "cpu", 100)
+    assert [block.shape[1] for block in _ranking.narrow_blocks(logits)] == [2, 2, 2, 1]
+    narrow = single_logit(logits, target), logit_separation(logits, target)
+    assert torch.equal(narrow[0].auprc_per_class, whole[0].auprc_per_class)
+    assert narrow[0].precision_at == whole[0].precision_at
+    assert torch.equal(narrow[1].gap_per_class, whole[1].gap_per_class)
+    assert (narrow[1].gap, narrow[1].violation_rate) == (whole[1].gap, whole[1].violation_rate)
 
 
 @given(st.integers(1, 3000), st.integers(1, 100))

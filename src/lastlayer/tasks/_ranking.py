@@ -26,11 +26,6 @@ class Ranks(NamedTuple):
     all: Tensor  # (Q,) samples with at least this score
 
 
-def block_elements(device: torch.device) -> int:
-    """How many scores are worked on at a time."""
-    return _BLOCK_ELEMENTS.get(device.type, _BLOCK_ELEMENTS["cpu"])
-
-
 def count_at_least(rows: Tensor, queries: Tensor, start: Tensor) -> Tensor:
     """For every query, how many entries of its row are greater or equal. Exact, in O(entries + queries).
 
@@ -55,8 +50,9 @@ def count_at_least(rows: Tensor, queries: Tensor, start: Tensor) -> Tensor:
     buckets = min(_BUCKETS_PER_QUERY * int(per_row.max()), max(length, 64), 1 << 23)
     low = queries[start[:-1]].clamp(limits.min, limits.max)  # (B,)
     high = queries[start[1:] - 1].clamp(limits.min, limits.max)
-    # Halves, because high - low can overflow; a finite scale, because 0 * inf is NaN.
-    scale = (0.5 * buckets / (0.5 * high - 0.5 * low)).clamp(max=limits.max)
+    # Halves, because high - low can overflow; its size, because -0.0 - 0.0 would make the scale negative; a finite
+    # scale, because 0 * inf is NaN.
+    scale = (0.5 * buckets / (0.5 * high - 0.5 * low).abs()).clamp(max=limits.max)
     width = buckets + 3  # one below every query, one for the rounding of the largest, one above every query
     offset = torch.arange(num_rows, device=rows.device, dtype=torch.int32) * width
 
@@ -92,7 +88,7 @@ def rank_positives(columns: Tensor, target: Tensor) -> Ranks:
     """Ranks the positives of every class of a block against all samples.
 
     Args:
-        columns: (N, B) scores of B classes, no NaN.
+        columns: (N, B) scores of B classes; NaN is refused in those that have positives.
         target: (N,) the row's class as an offset in the block; other values belong to no class of the block.
 
     Returns:
@@ -110,7 +106,9 @@ def rank_positives(columns: Tensor, target: Tensor) -> Ranks:
     present, dense, count = torch.unique_consecutive(row, return_inverse=True, return_counts=True)
     end = count.cumsum(0)
     start = torch.cat([end.new_zeros(1), end])
-    reached = count_at_least(_as_rows(columns, present), score, start)
+    rows = as_rows(columns, present)
+    refuse_nan(rows, "logits")
+    reached = count_at_least(rows, score, start)
 
     index = torch.arange(row.numel(), device=row.device)
     fresh = torch.ones_like(row, dtype=torch.bool)
@@ -119,13 +117,10 @@ def rank_positives(columns: Tensor, target: Tensor) -> Ranks:
     return Ranks(row, end[dense] - first_of_tie, reached)
 
 
-def ranked_blocks(block: Tensor, target: Tensor) -> Iterator[tuple[Ranks, int]]:
-    """Walks an (N, B) block in narrower ones that bound the memory; yields their ranks and widths."""
-    step = max(1, block_elements(block.device) // block.shape[0])
-    for first in range(0, block.shape[1], step):
-        columns = block[:, first : first + step]
-        refuse_nan(columns, "logits")
-        yield rank_positives(columns, target - first), columns.shape[1]
+def narrow_blocks(block: Tensor) -> Iterator[Tensor]:
+    """An (N, B) block as narrower ones that bound the memory."""
+    elements = _BLOCK_ELEMENTS.get(block.device.type, _BLOCK_ELEMENTS["cpu"])
+    yield from torch.split(block, max(1, elements // block.shape[0]), dim=1)
 
 
 def average_precision(ranks: Ranks, num_classes: int) -> Tensor:
@@ -170,9 +165,9 @@ def pairs_won(scores: Tensor, others: Tensor) -> int:
     return int((below + below_or_equal).sum())
 
 
-def _as_rows(columns: Tensor, keep: Tensor) -> Tensor:
-    """The kept columns as contiguous rows, in a dtype to compare in."""
-    if keep.numel() < columns.shape[1]:
+def as_rows(columns: Tensor, keep: Tensor | None = None) -> Tensor:
+    """The columns, or those kept, as contiguous rows in a dtype to compare in."""
+    if keep is not None and keep.numel() < columns.shape[1]:
         columns = columns[:, keep]
     dtype = comparable(columns[:0]).dtype
     if columns.device.type != "cpu":

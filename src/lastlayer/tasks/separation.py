@@ -17,11 +17,10 @@ from lastlayer.tasks._inputs import (
     check_pair,
     check_range,
     column_blocks,
-    comparable,
     refuse_nan,
     row_blocks,
 )
-from lastlayer.tasks._ranking import block_elements, count_at_least
+from lastlayer.tasks._ranking import as_rows, count_at_least, narrow_blocks
 
 
 @dataclass(frozen=True)
@@ -79,31 +78,34 @@ def logit_separation(logits: Logits, target: Tensor) -> LogitSeparation:
         >>> result.gap_per_class
         tensor([ 4., -2.], dtype=torch.float64)
     """
-    lowest, highest, true = [], [], []  # lowest true and highest false logit of a class; the true logits
-    num_classes = samples = 0
-    for columns in _narrow(logits):
-        labels = check_labels(target, columns.shape[0], columns.device)
-        refuse_nan(columns, "logits")
-        classes = torch.arange(columns.shape[1], device=columns.device) + num_classes
-        own = labels[:, None] == classes  # (N, b)
-        lowest.append(columns.masked_fill(~own, torch.inf).amin(dim=0).double())
-        highest.append(columns.masked_fill(own, -torch.inf).amax(dim=0).double())
-        true.append(columns[own])
-        samples, num_classes = columns.shape[0], num_classes + columns.shape[1]
+    highest, true, order = [], [], []  # largest false logit of each class; the true logits, and their samples
+    num_classes = 0
+    for rows in _class_rows(logits):
+        labels = check_labels(target, rows.shape[1], rows.device)
+        refuse_nan(rows, "logits")
+        sample = ((labels >= num_classes) & (labels < num_classes + rows.shape[0])).nonzero().squeeze(1)
+        own = labels[sample] - num_classes
+        order.append(sample)
+        true.append(rows[own, sample])
+        rows[own, sample] = -torch.inf
+        highest.append(rows.amax(dim=1).double())
+        num_classes += rows.shape[0]
     check_range(labels, num_classes)
 
-    low, high = torch.cat(lowest), torch.cat(highest)  # (K,)
+    scores, classes, samples = torch.cat(true), labels[torch.cat(order)], labels.numel()
+    high = torch.cat(highest)  # (K,)
+    low = torch.full_like(high, torch.inf).scatter_reduce_(0, classes, scores.double(), "amin")
     positives = torch.bincount(labels, minlength=num_classes)
     defined = (positives > 0) & (positives < samples)
     per_class = torch.where(defined, _difference(low, high), torch.nan)
     gap = _difference(low.min(), high.max())
 
-    thresholds = comparable(torch.cat(true)).sort().values  # (N,)
+    thresholds = scores.sort().values  # (N,)
     whole = torch.tensor([0, samples], device=thresholds.device)
     # Every logit is counted, then the pairs of two true logits taken off: simpler than leaving them out.
     reached = 0
-    for columns in _narrow(logits):
-        reached += int(count_at_least(comparable(columns).reshape(1, -1), thresholds, whole).sum())
+    for rows in _class_rows(logits):
+        reached += int(count_at_least(rows.view(1, -1), thresholds, whole).sum())
     true_pairs = samples * samples - int(torch.searchsorted(thresholds, thresholds).sum())
     pairs = samples * samples * (num_classes - 1)
     rate = (reached - true_pairs) / pairs if pairs else torch.nan
@@ -181,10 +183,10 @@ def log_partition(logits: Tensor) -> LogPartition:
     return LogPartition(mean=value.mean(), std=value.std(correction=0))
 
 
-def _narrow(logits: Logits) -> Iterator[Tensor]:
-    """Column blocks narrow enough to work on at once."""
+def _class_rows(logits: Logits) -> Iterator[Tensor]:
+    """Copies of the logits as (b, N) rows, a class each, few enough at a time to bound the memory."""
     for block in column_blocks(logits):
-        yield from torch.split(block, max(1, block_elements(block.device) // block.shape[0]), dim=1)
+        yield from map(as_rows, narrow_blocks(block))
 
 
 def _difference(low: Tensor, high: Tensor) -> Tensor:

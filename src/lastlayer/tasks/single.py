@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 
 from lastlayer.tasks._inputs import Logits, check_labels, check_range, column_blocks
-from lastlayer.tasks._ranking import average_precision, check_recalls, precision_at_recall, ranked_blocks
+from lastlayer.tasks._ranking import (
+    average_precision,
+    check_recalls,
+    narrow_blocks,
+    precision_at_recall,
+    rank_positives,
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,8 @@ def single_logit(logits: Logits, target: Tensor, recalls: Sequence[float] = (0.9
         left out of the means. A class that every sample belongs to has 1.
 
     Raises:
-        ValueError: for empty input, NaN, labels out of range, shapes that disagree.
+        ValueError: for empty input, NaN in the column of a class with positives, labels out of range, shapes that
+            disagree.
         TypeError: for labels that are not integers or logits that are not floating point.
 
     Paper: Keren, Sabato, Schuller, "The Principle of Logit Separation"; it reports one minus each value.
@@ -68,7 +75,8 @@ def single_logit(logits: Logits, target: Tensor, recalls: Sequence[float] = (0.9
     num_classes = 0
     for block in column_blocks(logits):
         labels = check_labels(target, block.shape[0], block.device)
-        for ranks, width in ranked_blocks(block, labels - num_classes):
+        for columns in narrow_blocks(block):
+            ranks, width = rank_positives(columns, labels - num_classes), columns.shape[1]
             precisions.append(average_precision(ranks, width))
             for recall in recalls:
                 best[recall].append(precision_at_recall(ranks, width, recall))
