@@ -143,6 +143,11 @@ def _beta(alpha: float, device: torch.device, generator: torch.Generator | None)
     return torch._sample_dirichlet(concentration, generator=generator)[0].float()
 
 
+def _permutation(x: Tensor, generator: torch.Generator | None) -> Tensor:
+    """A random order of the batch, by sorting random keys: unlike randperm, sure to be capturable."""
+    return torch.rand(len(x), generator=generator, device=x.device).argsort(stable=True)
+
+
 def mixup(
     x: Tensor, target: Tensor, alpha: float = 1.0, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Mixed]:
@@ -169,7 +174,7 @@ def mixup(
     """
     if not x.is_floating_point():
         raise TypeError(f"mixup blends floating-point inputs, not {x.dtype}: normalise them first")
-    other = torch.randperm(len(x), generator=generator, device=x.device)
+    other = _permutation(x, generator)
     lam = _beta(alpha, x.device, generator)
     return torch.lerp(x[other], x, lam.to(x.dtype)), (target, target[other], lam)
 
@@ -199,7 +204,7 @@ def cutmix(
         (torch.Size([4, 1, 8, 8]), torch.Size([]))
     """
     height, width = x.shape[2:]
-    other = torch.randperm(len(x), generator=generator, device=x.device)
+    other = _permutation(x, generator)
     side = (1 - _beta(alpha, x.device, generator)).sqrt()
     centre = torch.rand(2, generator=generator, device=x.device)
     inside_rows = _interval(height, centre[0], side)
