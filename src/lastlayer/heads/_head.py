@@ -57,7 +57,7 @@ class Head(nn.Module):
         """
         self._check(x)
         classes = torch.as_tensor(k, device=self.weight.device)
-        if classes.is_floating_point() or classes.dtype is torch.bool or classes.dim() > 1:
+        if classes.dim() > 1 or (classes.numel() and (classes.is_floating_point() or classes.dtype is torch.bool)):
             raise TypeError(f"k must be a class index or a list of them, got {k!r}")
         if classes.device.type == "cpu" and classes.numel() and not torch.compiler.is_compiling():
             low, high = (int(v) for v in torch.aminmax(classes))

@@ -49,5 +49,6 @@ class BatchNormHead(Head):
 
     def features(self, x: Tensor) -> Tensor:
         """The features after batch normalization."""
+        self._check(x)
         normalized: Tensor = self.norm(x.reshape(-1, self.in_features))
         return normalized.reshape(x.shape)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lastlayer.heads._head import Head, initial_weight
+from lastlayer.losses._target import check_label_range
 from lastlayer.losses.large_margin import row_norms, shrink
 
 
@@ -68,14 +69,22 @@ class LargeMarginHead(Head):
         logits = super().forward(x)
         if target is None or not self.training:
             return logits
-        if target.shape != x.shape[:1] or target.is_floating_point():
-            raise ValueError(f"target must be class indices of shape ({x.shape[0]},), got {tuple(target.shape)}")
-        index = target.long().clamp(min=0).unsqueeze(1)
+        if not isinstance(target, Tensor) or target.is_floating_point() or target.dtype is torch.bool:
+            given = target.dtype if isinstance(target, Tensor) else type(target).__name__
+            raise TypeError(f"target must be class indices in an integer dtype, got {given}")
+        if x.dim() != 2 or target.shape != x.shape[:1]:
+            raise ValueError(
+                f"x must have shape (N, {self.in_features}) and target (N,), got {tuple(x.shape)} and "
+                f"{tuple(target.shape)}"
+            )
+        index = target.long().clamp(min=0)
+        check_label_range("target", index, self.num_classes)
+        index = index.unsqueeze(1)
         true = logits.gather(1, index)
         norms = (row_norms(x) * row_norms(self.weight).gather(0, index.squeeze(1))).unsqueeze(1)
         shrunk = shrink(true.to(norms.dtype), norms, self.margin, self.lam).to(logits.dtype)
         self.step += 1
-        return logits.scatter(1, index, torch.where(target.unsqueeze(1) >= 0, shrunk, true))
+        return logits.scatter(1, index, torch.where(target.long().unsqueeze(1) >= 0, shrunk, true))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, margin={self.margin}, lam=({self.start:g}, {self.floor:g})"

@@ -13,12 +13,13 @@ class NormalizedHead(Head):
     """logits_k = scale cos(w_k, h) - b_k. The bias is subtracted, as the paper writes it.
 
     Norms are exact, without an epsilon, and computed in float32 or better; a zero feature has cosine 0 with every class
-    and gradient 0. Under autocast the product of the unit vectors runs in the lower precision.
+    and gradient 0. Logits of a head in half precision are float32; under autocast the product of the unit vectors runs
+    in the lower precision.
 
     Args:
         in_features: d.
         num_classes: K.
-        scale: a number, or an `nn.Parameter` to learn it.
+        scale: a number, or an `nn.Parameter` to learn it; another tensor is a buffer.
         bias: whether to have one.
         bias_mean, bias_std: mean and spread of the normal distribution the bias starts from.
 
@@ -36,7 +37,7 @@ class NormalizedHead(Head):
         self,
         in_features: int,
         num_classes: int,
-        scale: float | nn.Parameter = 16.0,
+        scale: float | Tensor = 16.0,
         bias: bool = True,
         bias_mean: float = 0.0,
         bias_std: float = 0.0,
@@ -47,7 +48,11 @@ class NormalizedHead(Head):
         if bias_std < 0:
             raise ValueError(f"bias_std must not be negative, got {bias_std!r}")
         self.weight = initial_weight(num_classes, in_features)
-        self.scale = scale
+        self.scale: Tensor | float
+        if isinstance(scale, Tensor) and not isinstance(scale, nn.Parameter):
+            self.register_buffer("scale", scale)
+        else:
+            self.scale = scale
         self.bias = nn.Parameter(bias_mean + bias_std * torch.randn(num_classes)) if bias else None
 
     def features(self, x: Tensor) -> Tensor:
@@ -57,8 +62,8 @@ class NormalizedHead(Head):
     def linear(self, classes: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """scale times the unit rows, and minus the bias."""
         weight = self.scale * unit(select(self.weight, classes))
-        return weight, None if self.bias is None else -select(self.bias, classes)
+        return weight, None if self.bias is None else -select(self.bias, classes).to(weight.dtype)
 
     def extra_repr(self) -> str:
-        scale = f"{self.scale.item():g}, learnable" if isinstance(self.scale, Tensor) else self.scale
+        scale = f"{float(self.scale):g}" + (", learnable" if isinstance(self.scale, nn.Parameter) else "")
         return f"{super().extra_repr()}, scale={scale}, bias={self.bias is not None}"

@@ -49,7 +49,12 @@ class AtLabel:
         return scores.scatter(1, self.index, float("-inf")).amax(1, keepdim=True)
 
     def cross_entropy(self, logits: Tensor, replaced: Tensor) -> Tensor:
-        return -F.log_softmax(logits.scatter(1, self.index, replaced), dim=1).gather(1, self.index)
+        # Not by log_softmax: with a confident sample it rounds the others' share away against 1.
+        others = logits.scatter(1, self.index, float("-inf"))
+        largest = others.detach().amax(1, keepdim=True).clamp(min=torch.finfo(logits.dtype).min)  # one class: -inf
+        # exp keeps its result for the backward pass, logsumexp would keep its input and make two more.
+        total = (others - largest).exp().sum(1, keepdim=True)
+        return softplus(total.log() - (replaced - largest))
 
 
 class AtEveryClass:
@@ -68,7 +73,13 @@ class AtEveryClass:
 
     def max_others(self, scores: Tensor) -> Tensor:
         top = AtLabel(scores.argmax(1, keepdim=True))
-        return torch.where(_is_class(top, scores), top.max_others(scores), scores.amax(1, keepdim=True))
+        largest = scores.amax(1, keepdim=True)
+        tied = scores == largest
+        ties = tied.sum(1, keepdim=True)
+        # amax shares its gradient among the ties. Where the class is one of them, its own share goes to the others.
+        without_own = largest + (largest - scores) / (ties - 1).clamp(min=1)
+        unique = torch.where(_is_class(top, scores), top.max_others(scores), largest)
+        return torch.where(tied & (ties > 1), without_own, unique)
 
     def cross_entropy(self, logits: Tensor, replaced: Tensor) -> Tensor:
         largest = logits.detach().amax(1, keepdim=True)
@@ -129,8 +140,8 @@ def normaliser(problem: Problem) -> Tensor | int:
         return problem.probabilities.shape[0] * math.prod(problem.probabilities.shape[2:])
     counts = []
     for labels in problem.labels:
-        share = torch.as_tensor(labels.share, dtype=problem.logits.dtype, device=problem.logits.device)
+        share = labels.share
         if problem.weight is not None and len(problem.labels) == 1:
             share = AtLabel(labels.index)(problem.row_of_classes(problem.weight)).squeeze(1)
-        counts.append(torch.where(labels.valid, share, 0.0).sum())
+        counts.append((labels.valid.to(problem.logits.dtype) * share).sum())
     return sum(counts[1:], counts[0])

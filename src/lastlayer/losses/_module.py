@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -58,7 +59,7 @@ class Loss(nn.Module):
             value = hyperparameters.get(name, default)
             if value is inspect.Parameter.empty:
                 raise TypeError(f"{type(self).__name__} needs {name}=..., which has no default")
-            if isinstance(value, Sequence) and not isinstance(value, str):
+            if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str):
                 value = torch.as_tensor(value)
             if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
                 self.register_buffer(name, value)

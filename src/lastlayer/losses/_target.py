@@ -89,13 +89,15 @@ def read(
     target: Target,
     *,
     weight: Tensor | None = None,
-    ignore_index: int = -100,
+    ignore_index: int | None = -100,
     reduction: str = "mean",
     name: str = "logits",
     weight_name: str = "weight",
 ) -> Problem:
-    """Check the arguments every per-sample loss takes and bring them to one form."""
+    """Check the arguments every per-sample loss takes and bring them to one form; None ignores no label."""
     logits = read_scores(logits, name)
+    if ignore_index is not None and not isinstance(ignore_index, int):
+        raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}")
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}")
     unbatched = logits.dim() == 1
@@ -109,7 +111,7 @@ def read(
     if isinstance(target, tuple):
         labels = _read_pair(target, logits, ignore_index, name)
     elif is_probabilities(target, logits, name):
-        if ignore_index >= 0:
+        if ignore_index is not None and ignore_index >= 0:
             raise ValueError(
                 f"ignore_index={ignore_index} applies to class indices; the target holds class probabilities. "
                 "Give an ignored sample weight 0 in the target instead"
@@ -134,7 +136,7 @@ def read_scores(scores: Tensor, name: str) -> Tensor:
 def read_class_vector(values: Tensor | Sequence[float], name: str, logits: Tensor) -> Tensor:
     """Check one number a class, shape (K,), and bring it to the logits' dtype; sequences become tensors."""
     if not isinstance(values, Tensor):
-        values = torch.as_tensor(values, device=logits.device)
+        values = torch.as_tensor(values, dtype=logits.dtype, device=logits.device)
     if values.is_complex() or values.dtype is torch.bool:
         raise TypeError(f"{name} must be real numbers, got {values.dtype}")
     if values.shape != logits.shape[1:2]:
@@ -181,7 +183,7 @@ def _add_batch_dimension(target: Target) -> Target:
     return target.unsqueeze(0) if isinstance(target, Tensor) else target
 
 
-def _read_labels(labels: Tensor, logits: Tensor, ignore_index: int, name: str) -> Labels:
+def _read_labels(labels: Tensor, logits: Tensor, ignore_index: int | None, name: str) -> Labels:
     expected = (logits.shape[0], *logits.shape[2:])
     if tuple(labels.shape) != expected:
         raise ValueError(
@@ -195,13 +197,13 @@ def _read_labels(labels: Tensor, logits: Tensor, ignore_index: int, name: str) -
         )
     _check_same_device(labels, "target", logits)
     labels = labels.long()
-    valid = labels != ignore_index
+    valid = torch.ones_like(labels, dtype=torch.bool) if ignore_index is None else labels != ignore_index
     index = torch.where(valid, labels, 0)
-    _check_label_range(index, logits.shape[1], ignore_index)
+    check_label_range("target", index, logits.shape[1], ignore_index)
     return Labels(index.unsqueeze(1), valid)
 
 
-def _read_pair(pair: MixedPair, logits: Tensor, ignore_index: int, name: str) -> tuple[Labels, ...]:
+def _read_pair(pair: MixedPair, logits: Tensor, ignore_index: int | None, name: str) -> tuple[Labels, ...]:
     if len(pair) != 3:
         raise ValueError(f"a mixed target is (y_a, y_b, lam), got a tuple of {len(pair)}")
     first, second, lam = pair
@@ -218,7 +220,8 @@ def _read_pair(pair: MixedPair, logits: Tensor, ignore_index: int, name: str) ->
     return Labels(a.index, a.valid, lam), Labels(b.index, b.valid, 1 - lam)
 
 
-def _check_label_range(labels: Tensor, num_classes: int, ignore_index: int) -> None:
+def check_label_range(name: str, labels: Tensor, num_classes: int, ignore_index: int | None = None) -> None:
+    """Raise for a label that is no class: on the CPU always, elsewhere inside `check_labels`."""
     if torch.compiler.is_compiling() or labels.numel() == 0:
         return
     if labels.device.type != "cpu" and not _always_check_labels:
@@ -228,9 +231,10 @@ def _check_label_range(labels: Tensor, num_classes: int, ignore_index: int) -> N
     except RuntimeError:  # inside vmap no value can be read
         return
     if low < 0 or high >= num_classes:
+        ignored = "" if ignore_index is None else f", or equal ignore_index={ignore_index}"
         raise ValueError(
-            f"target has the label {low if low < 0 else high}, but there are {num_classes} classes: labels must lie in "
-            f"0..{num_classes - 1}, or equal ignore_index={ignore_index}"
+            f"{name} has the label {low if low < 0 else high}, but there are {num_classes} classes: labels must lie in "
+            f"0..{num_classes - 1}{ignored}"
         )
 
 

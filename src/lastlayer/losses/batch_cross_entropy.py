@@ -39,19 +39,21 @@ def batch_cross_entropy(logits: Tensor, target: Target, *, group: Group = None) 
         >>> batch_cross_entropy(torch.tensor([[3.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 1]))
         tensor(0.0486)
     """
-    problem = read(logits, target)
+    problem = read(logits, target, ignore_index=None)
     z = problem.logits
     m = torch.full((), z.numel() / z.shape[1], dtype=z.dtype, device=z.device)
+    # The maximum is a constant here: it cancels in value and gradient, whatever it is subtracted from.
+    largest = max_over_ranks(z.detach(), group) if group is not None or z.numel() else z.new_zeros(())
+    z = z - largest
     if problem.probabilities is not None:
-        true = (problem.probabilities * z).sum()
+        # Rows that do not sum to 1 leave a part of the maximum behind.
+        true = (problem.probabilities * z).sum() + largest * (problem.probabilities.sum() - m)
     else:
-        true = z.new_zeros(())
+        true = m.new_zeros(())
         for labels in problem.labels:
             true = true + (labels.share * z.gather(1, labels.index).squeeze(1)).sum()
-    # The maximum is a constant here: it cancels in value and gradient.
-    largest = max_over_ranks(z.detach(), group) if group is not None or z.numel() else z.new_zeros(())
-    partition = sum_over_ranks((z - largest).exp().sum(), group)
-    m, true = sum_over_ranks(m, group), sum_over_ranks(true - m * largest, group)
+    partition = sum_over_ranks(z.exp().sum(), group)
+    m, true = sum_over_ranks(m, group), sum_over_ranks(true, group)
     return partition.log() - m.log() - true / m
 
 

@@ -43,7 +43,7 @@ def batch_max_margin(
         tensor(0.5000)
     """
     check_range("margin", margin, 0.0, open_low=True)
-    problem = read(logits, target)
+    problem = read(logits, target, ignore_index=None)
     if problem.probabilities is not None:
         raise ValueError(
             "batch_max_margin needs class indices: with class probabilities no logit is the true one. For mixup give "
@@ -63,8 +63,8 @@ def _coupled(z: Tensor, index: Tensor, margin: float, sample_term: bool, group: 
     true, best_false = at(z), at.max_others(z)  # (N, 1, ...)
     m = torch.full((), true.numel(), dtype=z.dtype, device=z.device)
     hinges = (margin - true + best_false).clamp(min=0.0).sum() if sample_term else z.new_zeros(())
-    if group is None and true.numel() == 0:
-        return hinges / m
+    if z.shape[1] == 1 or (group is None and true.numel() == 0):  # no extremes to compare
+        return sum_over_ranks(hinges, group) / sum_over_ranks(m, group)
     batch_hinge = (margin + max_over_ranks(-true, group) + max_over_ranks(best_false, group)).clamp(min=0.0)
     return (batch_hinge + sum_over_ranks(hinges, group)) / sum_over_ranks(m, group)
 

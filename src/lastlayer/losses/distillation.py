@@ -49,10 +49,13 @@ def distillation(
     check_range("alpha", alpha, 0.0, 1.0)
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
     teacher = _read_teacher(teacher_logits, "teacher_logits", logits, problem.logits)
-    log_p = F.log_softmax(problem.logits, dim=1)
-    student_log = F.log_softmax(problem.logits / temperature, dim=1)
     teacher_log = F.log_softmax(teacher / temperature, dim=1)
-    divergence = (teacher_log.exp() * (teacher_log - student_log)).sum(1, keepdim=True)
+    teacher_p = teacher_log.exp()
+    minus_entropy = (teacher_p * teacher_log).sum(1, keepdim=True)
+    del teacher_log
+    student_log = F.log_softmax(problem.logits / temperature, dim=1)
+    divergence = minus_entropy - (teacher_p * student_log).sum(1, keepdim=True)
+    log_p = F.log_softmax(problem.logits, dim=1)  # last, so that the backward pass is done with it first
 
     def loss(at: Selection) -> Tensor:
         return alpha * temperature**2 * divergence - (1 - alpha) * at(log_p)
@@ -110,10 +113,10 @@ def feature_norm_distillation(
     if problem.logits.dim() != 2:
         raise ValueError(f"logits must have shape (N, K), got {tuple(logits.shape)}")
     teacher = _read_teacher(teacher_logits, "teacher_logits", logits, problem.logits)
-    log_p = F.log_softmax(problem.logits, dim=1)
     student_log = F.log_softmax(_by_feature_norm(problem.logits, features, "features", scale), dim=1)
     teacher_q = F.softmax(_by_feature_norm(teacher, teacher_features, "teacher_features", scale).detach(), dim=1)
     follow = (teacher_q * student_log).sum(1, keepdim=True)
+    log_p = F.log_softmax(problem.logits, dim=1)  # last, so that the backward pass is done with it first
 
     def loss(at: Selection) -> Tensor:
         return -at(log_p) - beta * follow

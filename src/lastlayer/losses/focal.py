@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lastlayer.losses._classes import Selection, evaluate
@@ -33,7 +32,7 @@ def focal(
     Returns:
         The loss in float32 or better: a scalar, or one value a sample for "none".
 
-    Degenerate cases: where p_k rounds to 1 the loss and its gradient are 0, for every gamma.
+    Degenerate cases: where 1 - p_k underflows to 0 the loss and its gradient are 0, for every gamma.
 
     Example:
         >>> import torch
@@ -42,14 +41,13 @@ def focal(
     """
     check_range("gamma", gamma, 0.0)
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
-    log_p = F.log_softmax(problem.logits, dim=1)
 
     def loss(at: Selection) -> Tensor:
-        log_p_k = at(log_p)
-        missing = -torch.expm1(log_p_k)  # 1 - p, without cancellation
+        surprise = at.cross_entropy(problem.logits, at(problem.logits))  # -log p
+        missing = -torch.expm1(-surprise)  # 1 - p, without cancellation
         # 0 ** (gamma - 1) in the derivative would be infinite for gamma < 1.
         focus = torch.where(missing > 0, missing, 1.0) ** gamma
-        return -torch.where(missing > 0, focus * log_p_k, 0.0)
+        return torch.where(missing > 0, focus * surprise, 0.0)
 
     return evaluate(problem, loss)
 

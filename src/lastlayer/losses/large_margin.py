@@ -43,7 +43,8 @@ def large_margin(
         The loss in float32 or better: a scalar, or one value a sample for "none".
 
     Degenerate cases: a zero feature or classifier row has no angle; its logit is 0 with gradient lam / (1 + lam) of the
-    plain one. Under autocast the product W h runs in the lower precision, the angle in float32.
+    plain one. A cosine that rounding took past 1 in size counts as 1. Under autocast the product W h runs in the lower
+    precision, the angle in float32.
 
     Example:
         >>> import torch
@@ -83,6 +84,8 @@ def shrink(logit: Tensor, norms: Tensor, margin: int, lam: Tensor | float) -> Te
     check_range("lam", lam, 0.0)
     nonzero = norms > 0
     cosine = torch.where(nonzero, logit / torch.where(nonzero, norms, 1.0), 0.0)
+    # Past 1 the polynomial below runs away; the gradient is its own at 1.
+    cosine = cosine + (cosine.clamp(-1, 1) - cosine).detach()
     # cos(m theta) is Chebyshev's polynomial in cos(theta): no arccosine, whose slope is infinite at +-1.
     before, chebyshev = torch.ones_like(cosine), cosine
     for _ in range(margin - 1):
@@ -105,10 +108,9 @@ def _read_features(features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"features (N, d) and weight (K, d) must agree in d, got {tuple(features.shape)} and {tuple(weight.shape)}"
         )
-    if features.dtype != weight.dtype:  # autocast features against float32 weights
-        common = torch.promote_types(features.dtype, weight.dtype)
-        return features.to(common), weight.to(common)
-    return features, weight
+    features, weight = at_least_float32(features), at_least_float32(weight)
+    common = torch.promote_types(features.dtype, weight.dtype)
+    return features.to(common), weight.to(common)
 
 
 @register("large-margin")

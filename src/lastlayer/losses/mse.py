@@ -43,7 +43,7 @@ def mse(
     check_range("kappa", kappa, 0.0, open_low=True)
     check_range("beta", beta, float("-inf"))
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
-    squares = problem.logits.square()
+    squares = problem.logits * problem.logits
 
     def loss(at: Selection) -> Tensor:
         return kappa * (at(problem.logits) - beta).square() + at.sum_others(squares)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lastlayer.losses._classes import Selection, evaluate, softplus
 from lastlayer.losses._module import Loss, at_least_float32, register
-from lastlayer.losses._target import Problem, Target, check_range, read, read_class_vector
+from lastlayer.losses._target import Problem, Target, check_label_range, check_range, read, read_class_vector
 
 
 def nce(
@@ -52,19 +52,20 @@ def nce(
         samples = _read_samples(samples, problem)
         num_noise = samples.shape[1]
     _check_num_noise(num_noise)
-    expected = expected_noise(num_noise, noise, problem.logits)
-    scores = problem.logits - problem.row_of_classes(expected.log())
-    # Where q = 0 the score is +inf: the noise term is 0 times infinity, and 0 is its limit.
-    finite = torch.where(scores == float("inf"), 0.0, scores)
+    expected = problem.row_of_classes(expected_noise(num_noise, noise, problem.logits))
+    possible = expected > 0
+    # Where q = 0 the score is +inf. As a label it costs 0; as noise it would be 0 times infinity, whose limit is 0.
+    scores = problem.logits - torch.where(possible, expected, 1.0).log()
     if samples is None:
-        terms = problem.row_of_classes(expected) * softplus(finite)  # (N, K, ...)
+        terms = expected * softplus(scores)  # (N, K, ...)
     else:
-        drawn = softplus(finite.gather(1, samples))  # (N, t, ...)
-        terms = torch.zeros_like(finite).scatter_add(1, samples, drawn)
+        drawn = softplus(scores.gather(1, samples))  # (N, t, ...)
+        terms = torch.zeros_like(scores).scatter_add(1, samples, drawn)
     every = terms.sum(1, keepdim=True) if include_target else None
 
     def loss(at: Selection) -> Tensor:
-        return softplus(-at(scores)) + (at.sum_others(terms) if every is None else every)
+        positive = torch.where(at(possible), softplus(-at(scores)), 0.0)
+        return positive + (at.sum_others(terms) if every is None else every)
 
     return evaluate(problem, loss)
 
@@ -87,6 +88,7 @@ def _read_samples(samples: Tensor, problem: Problem) -> Tensor:
     if not isinstance(samples, Tensor) or samples.is_floating_point() or samples.dtype is torch.bool:
         raise TypeError("samples must be a tensor of class indices in an integer dtype")
     rows, extra = problem.logits.shape[0], problem.logits.shape[2:]
+    check_label_range("samples", samples.long(), problem.logits.shape[1])
     if samples.dim() == 1:
         samples = samples.reshape(1, -1, *[1] * len(extra))
     elif samples.dim() != 2 or samples.shape[0] != rows:
@@ -104,11 +106,13 @@ class NceLoss(Loss):
     aligned = True
     num_noise: int
     noise: Tensor | None
+    samples: Tensor | None
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """g_j = sigmoid(z_j - log(t q_j)): K independent answers, which need not sum to 1."""
         z = at_least_float32(logits)
         batched = z.unsqueeze(0) if z.dim() == 1 else z
-        offset = expected_noise(self.num_noise, self.noise, batched).log()
+        num_noise = self.num_noise if self.samples is None else self.samples.shape[-1]
+        offset = expected_noise(num_noise, self.noise, batched).log()
         g = torch.sigmoid(batched - offset.reshape(1, -1, *[1] * (batched.dim() - 2)))
         return g.squeeze(0) if z.dim() == 1 else g

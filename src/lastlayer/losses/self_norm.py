@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from lastlayer.losses._classes import Selection, evaluate
@@ -42,11 +41,14 @@ def self_norm(
     """
     check_range("alpha", alpha, 0.0)
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
-    log_p = F.log_softmax(problem.logits, dim=1)
-    penalty = alpha * problem.logits.logsumexp(1, keepdim=True).square()
+    # Shifted by its largest entry the row keeps the digits of lse(z) - z_k that a large common part would take.
+    largest = problem.logits.detach().amax(1, keepdim=True)
+    shifted = problem.logits - largest
+    partition = shifted.exp().sum(1, keepdim=True).log()
+    penalty = alpha * (partition + largest).square()
 
     def loss(at: Selection) -> Tensor:
-        return penalty - at(log_p)
+        return partition - at(shifted) + penalty
 
     return evaluate(problem, loss)
 

@@ -1,0 +1,259 @@
+"""Every loss against `torch.nn.functional.cross_entropy`: time and peak memory of forward and backward, as ratios.
+
+    python benchmarks/losses.py [--quick] [--only sln,bce] [--target pair] [--dtype bfloat16] [--json FILE]
+
+Loss and peer are timed in turn, in the same run, on the same logits; the time is the median over many turns, after
+warm-up. Memory is the peak above the inputs, the gradient included: on a GPU what torch's allocator counts, on a CPU
+the running sum of what torch's profiler sees allocated and freed, compiled code included. `extra` is what a loss holds
+at its peak beyond the peer, in buffers of N x K.
+
+The peer of large-margin, which makes the logits itself, is cross-entropy of the product it starts with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would print two lines a measurement
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from lastlayer import losses
+
+SHAPES = {
+    "cpu": [(4096, 10), (1024, 1000), (256, 32768)],
+    "cuda": [(65536, 10), (16384, 1000), (8192, 32768)],
+}
+QUICK_SHAPES = {"cpu": [(512, 10), (64, 1000)], "cuda": [(4096, 10), (1024, 1000)]}
+DIM = 64  # width of the features where a loss needs them
+
+Step = Callable[[], None]
+
+
+@dataclass
+class Row:
+    """One loss on one device, one shape, eager or compiled, beside cross_entropy."""
+
+    loss: str
+    device: str
+    mode: str
+    n: int
+    k: int
+    milliseconds: float
+    peer_milliseconds: float
+    time_ratio: float
+    buffers: float
+    peer_buffers: float
+    memory_ratio: float
+    extra: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small shapes, few repetitions")
+    parser.add_argument("--only", help="names of losses, separated by commas")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="one device; default: every one present")
+    parser.add_argument("--mode", choices=["eager", "compiled"], help="one mode; default: both")
+    parser.add_argument("--target", choices=["index", "probabilities", "pair"], default="index")
+    parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16", "float64"], default="float32")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads; more than 1 wants an idle machine")
+    parser.add_argument("--json", metavar="FILE", help="write the rows and the machine there")
+    options = parser.parse_args()
+
+    torch.set_num_threads(options.threads)
+    names = options.only.split(",") if options.only else losses.available()
+    for name in names:
+        losses.entry(name)
+    present = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    rows = []
+    console = Console(width=140)
+    console.print(describe_machine())
+    for device in [options.device] if options.device else present:
+        for mode in [options.mode] if options.mode else ["eager", "compiled"]:
+            found = list(measure_all(names, device, mode, options))
+            rows += found
+            console.print(as_table(found, f"{device}, {mode}, {options.target} targets, {options.dtype}"))
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"machine": describe_machine(), "rows": [asdict(row) for row in rows]}, file, indent=1)
+
+
+def measure_all(names: list[str], device: str, mode: str, options: argparse.Namespace) -> Iterator[Row]:
+    for n, k in (QUICK_SHAPES if options.quick else SHAPES)[device]:
+        inputs = make_inputs(n, k, device, getattr(torch, options.dtype), options.target)
+        for name in names:
+            if name == "batch-max-margin" and options.target == "probabilities":
+                continue  # it has no such target
+            torch.compiler.reset()
+            leaves, loss, peer = make_pair(name, inputs)
+            if mode == "compiled":
+                loss, peer = (torch.compile(f, fullgraph=True, dynamic=False) for f in (loss, peer))
+            step, peer_step = training_step(loss, leaves), training_step(peer, leaves)
+            seconds, peer_seconds = time_in_turn(step, peer_step, device, 0.2 if options.quick else 1.0)
+            buffer = n * k * inputs["logits"].element_size()
+            bytes_, peer_bytes = peak_memory(step, leaves, device), peak_memory(peer_step, leaves, device)
+            yield Row(
+                name,
+                device,
+                mode,
+                n,
+                k,
+                1e3 * seconds,
+                1e3 * peer_seconds,
+                seconds / peer_seconds,
+                bytes_ / buffer,
+                peer_bytes / buffer,
+                bytes_ / peer_bytes,
+                (bytes_ - peer_bytes) / buffer,
+            )
+
+
+def make_inputs(n: int, k: int, device: str, dtype: torch.dtype, target: str) -> dict[str, Any]:
+    generator = torch.Generator(device).manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype)
+
+    first, second = (torch.randint(k, (n,), generator=generator, device=device) for _ in range(2))
+    targets = {
+        "index": lambda: first,
+        "pair": lambda: (first, second, 0.7),
+        "probabilities": lambda: normal(n, k).float().softmax(1).to(dtype),
+    }
+    return {
+        "logits": normal(n, k),
+        "teacher": normal(n, k),
+        "cosines": (normal(n, k) / 8).clamp(-1, 1),  # as of random directions in 64 dimensions
+        "features": normal(n, DIM),
+        "weight": normal(k, DIM) / DIM**0.5,
+        "target": targets[target](),
+    }
+
+
+def make_pair(name: str, inputs: dict[str, Any]) -> tuple[list[Tensor], Callable[..., Tensor], Callable[..., Tensor]]:
+    """The leaves to differentiate, and loss and peer as functions of them."""
+    logits, target, k = inputs["logits"], inputs["target"], inputs["logits"].shape[1]
+    more = {"counts": torch.arange(1, k + 1, device=logits.device)} if name == "logit-adjusted" else {}
+    module = losses.create(name, k, **more)
+
+    def peer(z: Tensor) -> Tensor:
+        if isinstance(target, tuple):
+            first, second, lam = target
+            return lam * F.cross_entropy(z, first) + (1 - lam) * F.cross_entropy(z, second)
+        return F.cross_entropy(z, target)
+
+    if name == "large-margin":
+        leaves = [inputs["features"].requires_grad_(), inputs["weight"].requires_grad_()]
+        return leaves, lambda h, w: module(h, w, target), lambda h, w: peer(F.linear(h, w))
+    leaves = [(inputs["cosines"] if name == "arc-margin" else logits).requires_grad_()]
+    if name == "kd":
+        return leaves, lambda z: module(z, inputs["teacher"], target), peer
+    if name == "fn-kd":
+        features = inputs["features"].detach()
+        return leaves, lambda z: module(z, features, inputs["teacher"], features, target), peer
+    return leaves, lambda z: module(z, target), peer
+
+
+def training_step(loss: Callable[..., Tensor], leaves: list[Tensor]) -> Step:
+    def step() -> None:
+        torch.autograd.grad(loss(*leaves), leaves)
+
+    return step
+
+
+def time_in_turn(step: Step, peer: Step, device: str, budget: float) -> tuple[float, float]:
+    """Median seconds of each; in turn, so that a machine that slows down slows both."""
+    for _ in range(3):
+        step()
+        peer()
+    timed = cuda_seconds if device == "cuda" else cpu_seconds
+    mine, theirs = [], []
+    start = time.perf_counter()
+    while len(mine) < 10 or (time.perf_counter() - start < budget and len(mine) < 500):
+        mine.append(timed(step))
+        theirs.append(timed(peer))
+    return statistics.median(mine), statistics.median(theirs)
+
+
+def cpu_seconds(step: Step) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def cuda_seconds(step: Step) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    step()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / 1e3
+
+
+def peak_memory(step: Step, leaves: list[Tensor], device: str) -> int:
+    """Most bytes held at once during a step, beyond what was held before it."""
+    for leaf in leaves:
+        leaf.grad = None
+    step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step()
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+def describe_machine() -> str:
+    parts = [f"torch {torch.__version__}", f"python {platform.python_version()}", f"{torch.get_num_threads()} threads"]
+    if torch.cuda.is_available():
+        parts.append(torch.cuda.get_device_name())
+    try:
+        with open("/proc/cpuinfo") as file:
+            parts += [line.split(":")[1].strip() for line in file if line.startswith("model name")][:1]
+    except OSError:
+        parts.append(platform.processor())
+    return ", ".join(parts)
+
+
+def as_table(rows: list[Row], title: str) -> Table:
+    table = Table(title=title)
+    for heading in ("loss", "N x K", "ms", "cross_entropy ms", "time ratio", "peak, N x K", "memory ratio", "extra"):
+        table.add_column(heading, justify="left" if heading == "loss" else "right")
+    for row in rows:
+        table.add_row(
+            row.loss,
+            f"{row.n} x {row.k}",
+            f"{row.milliseconds:.3f}",
+            f"{row.peer_milliseconds:.3f}",
+            f"{row.time_ratio:.2f}",
+            f"{row.buffers:.2f}",
+            f"{row.memory_ratio:.2f}",
+            f"{row.extra:+.2f}",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    main()
