@@ -16,15 +16,17 @@ from lastlayer.training.network import Network
 SNAPSHOT_SAMPLES = 500
 HISTOGRAM_BINS = 80
 LARGEST_MATRIX = 200  # classes up to which the cosine matrix is kept
+LARGEST_LOGITS = 1 << 26  # entries of logits held at once; a split with more is measured in part
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a network makes of a split."""
+    """What a network makes of a split, or of a part of it where all its logits would not fit (`measured_part`)."""
 
     features: Tensor  # (N, d)
     logits: Tensor  # (N, K)
     target: Tensor  # (N,)
+    accuracy: float | None = None  # on the whole split, where the rest is of a part of it
 
 
 @contextlib.contextmanager
@@ -43,15 +45,46 @@ def full_precision(network: Network) -> Iterator[None]:
         network.train(training)
 
 
+def measured_part(split: Split, num_classes: int) -> Split:
+    """The split, or an even share of each class of it: as many samples as leave LARGEST_LOGITS logits."""
+    rows = max(1, LARGEST_LOGITS // num_classes)
+    if len(split) <= rows:
+        return split
+    by_class = torch.argsort(split.target, stable=True)
+    even = torch.arange(rows, device=by_class.device) * len(split) // rows
+    return split.select(by_class[even].sort().values)
+
+
+def limits(dataset: Dataset) -> tuple[str, ...]:
+    """A note for each split that is measured in part."""
+    notes = []
+    for name, split in (("train", dataset.train), ("test", dataset.test)):
+        rows = min(len(split), max(1, LARGEST_LOGITS // dataset.num_classes))
+        if rows < len(split):
+            notes.append(
+                f"{name}: measured on {rows} of {len(split)} samples, an even share of each class; accuracy on all"
+            )
+    return tuple(notes)
+
+
 def outputs(network: Network, split: Split, batch_size: int = 1000) -> Outputs:
-    """Features and logits of every sample of a split."""
+    """Features and logits of every sample of a split, or of its `measured_part`."""
+    part = measured_part(split, network.head.num_classes)
     features, logits = [], []
     with full_precision(network):
-        for start in range(0, len(split), batch_size):
-            hidden = network.backbone(network.normalize(split.inputs[start : start + batch_size]))
+        for hidden in _hidden(network, part, batch_size):
             features.append(network.head.features(hidden))
             logits.append(network.head(hidden))
-    return Outputs(torch.cat(features), torch.cat(logits), split.target)
+        accuracy = None
+        if part is not split:
+            decided = torch.cat([network.head(hidden).argmax(1) for hidden in _hidden(network, split, batch_size)])
+            accuracy = float((decided == split.target).double().mean())
+    return Outputs(torch.cat(features), torch.cat(logits), part.target, accuracy)
+
+
+def _hidden(network: Network, split: Split, batch_size: int) -> Iterator[Tensor]:
+    for start in range(0, len(split), batch_size):
+        yield network.backbone(network.normalize(split.inputs[start : start + batch_size]))
 
 
 def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs, *, on_test: bool) -> dict[str, float]:
@@ -62,7 +95,7 @@ def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs
         if on_test and dataset.unknown is not None:
             unknown = outputs(network, dataset.unknown).logits
         counts = dataset.train_counts if on_test and _is_long_tailed(dataset) else None
-        return measures.evaluate(
+        values = measures.evaluate(
             features=made.features,
             target=made.target,
             weight=weight,
@@ -72,6 +105,7 @@ def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs
             unknown_logits=unknown,
             train_counts=counts,
         )
+    return values if made.accuracy is None else {**values, "accuracy": made.accuracy}
 
 
 def _is_long_tailed(dataset: Dataset) -> bool:
@@ -79,7 +113,8 @@ def _is_long_tailed(dataset: Dataset) -> bool:
 
 
 def snapshot_samples(split: Split, num_classes: int) -> Tensor:
-    """Indices of at most 500 samples, the first ones of each class: the same in every run on the same data."""
+    """Rows of at most 500 samples among those measured, the first of each class: the same in every run on the data."""
+    split = measured_part(split, num_classes)
     share = max(1, SNAPSHOT_SAMPLES // num_classes)
     order = torch.argsort(split.target, stable=True)
     ordered = split.target[order]

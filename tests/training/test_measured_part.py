@@ -1,0 +1,59 @@
+"""A split whose logits would not fit is measured on an even share of each class, and its accuracy on all of it."""
+
+import pytest
+import torch
+
+from lastlayer.data import Dataset, Normalize, Split
+from lastlayer.heads import LinearHead
+from lastlayer.models import create
+from lastlayer.training import measuring
+from lastlayer.training.network import Network
+
+
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> tuple[Network, Dataset]:
+    monkeypatch.setattr(measuring, "LARGEST_LOGITS", 4 * 100)
+    generator = torch.Generator().manual_seed(0)
+    target = torch.arange(1000) % 4  # a stride of 10 would meet two of the four classes
+    target[:400] = 0
+    inputs = torch.randn(1000, 8, generator=generator) + target[:, None]
+    split = Split(inputs, target)
+    dataset = Dataset("many", split, split.select(torch.arange(90)), tuple("abcd"))
+    return Network(Normalize(), create("identity", (8,)), LinearHead(8, 4)), dataset
+
+
+def test_every_class_keeps_its_share(many: tuple[Network, Dataset]) -> None:
+    _, dataset = many
+    part = measuring.measured_part(dataset.train, 4)
+    assert len(part) == 100
+    shares = part.target.bincount(minlength=4) / dataset.train_counts
+    assert torch.allclose(shares, torch.full((4,), 0.1), atol=0.01)
+    assert measuring.measured_part(dataset.test, 4) is dataset.test
+
+
+def test_accuracy_is_that_of_all_samples(many: tuple[Network, Dataset]) -> None:
+    network, dataset = many
+    made = measuring.outputs(network, dataset.train, batch_size=64)
+    assert made.logits.shape == (100, 4)
+    with torch.no_grad():
+        expected = (network(dataset.train.inputs).argmax(1) == dataset.train.target).double().mean().item()
+    from lastlayer.losses import create as create_loss
+
+    values = measuring.measure(network, create_loss("ce", 4), dataset, made, on_test=False)
+    assert values["accuracy"] == expected
+    assert 0 < values["auprc"] <= 1
+
+
+def test_the_note_says_how_many(many: tuple[Network, Dataset]) -> None:
+    assert measuring.limits(many[1]) == (
+        "train: measured on 100 of 1000 samples, an even share of each class; accuracy on all",
+    )
+
+
+def test_snapshots_point_at_measured_samples(many: tuple[Network, Dataset]) -> None:
+    network, dataset = many
+    chosen = measuring.snapshot_samples(dataset.train, 4)
+    made = measuring.outputs(network, dataset.train)
+    assert int(chosen.max()) < len(made.target)
+    picture = measuring.snapshot(made, chosen)
+    assert len(picture["features"]) == len(chosen)
