@@ -1,0 +1,307 @@
+"""Run folders as numbers: groups of runs that differ only in their seed, and for each measure which of them is best.
+
+How groups are compared is written in `lastlayer.reports.noise`. Tests: tests/reports/test_summary.py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from lastlayer.measures import MEASURES, Measure
+from lastlayer.reports.collect import Run, Runs
+from lastlayer.reports.labels import labels_of
+from lastlayer.reports.noise import ENOUGH_SEEDS, LEVEL, f_ratio, holm, paired_p, spread, within_two_errors
+
+Split = Literal["test", "train", "best", "validation", "run"]
+SPLITS: dict[Split, str] = {
+    "test": "test",
+    "train": "train",
+    "best": "test, at the epoch best in validation",
+    "validation": "validation, at its best epoch",
+    "run": "whole run",
+}
+Standing = Literal["winner", "best", "within", "behind", "unknown"]
+
+# Trials that share a machine slow each other down, so that no time is better than another.
+SECONDS = Measure("seconds", "seconds", "wall-clock time of training and measuring", None, (), "", ".1f")
+
+DECISIONS = (
+    "accuracy", "auprc", "precision_at_90", "precision_at_99", "violation_rate", "ece",
+    "auroc", "oscr", "many", "medium", "few",
+)  # fmt: skip
+"""What matters about the decisions, on test."""
+FEATURES = ("nc1", "nc2", "nc3", "compactness", "separability", "intra_inter_ratio")
+"""What matters about the features, on train, where a collapse happens."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measure of one group."""
+
+    values: Mapping[int, float]
+    """By seed; NaN and infinite ones too."""
+    mean: float
+    """Of the finite values."""
+    std: float
+    """Of the finite values, n - 1 in the denominator; NaN below two."""
+    standing: Standing | None = None
+    """Against the best of the column; None where nothing is better than anything."""
+    p: float | None = None
+    """Of the paired test against the best, Holm-corrected over the column; None where none was made."""
+
+    @property
+    def finite(self) -> dict[int, float]:
+        """The values that a mean can be taken of."""
+        return {seed: value for seed, value in self.values.items() if math.isfinite(value)}
+
+    @property
+    def n(self) -> int:
+        """How many values the mean is of."""
+        return len(self.finite)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether there are values and all are finite: a mean over the runs that went well must not win."""
+        return bool(self.values) and self.n == len(self.values)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One measure on one split, over all groups."""
+
+    split: Split
+    measure: Measure
+    cells: tuple[Cell, ...]
+    """One a group."""
+
+    @property
+    def best(self) -> int | None:
+        """Position of the best group."""
+        return next((i for i, cell in enumerate(self.cells) if cell.standing in ("winner", "best")), None)
+
+    @property
+    def winner(self) -> int | None:
+        """Position of a group that beats all others after correction, if there is one."""
+        return next((i for i, cell in enumerate(self.cells) if cell.standing == "winner"), None)
+
+    @property
+    def differs(self) -> bool:
+        """Whether some group is behind the best by more than noise."""
+        return any(cell.standing == "behind" for cell in self.cells)
+
+    @property
+    def strength(self) -> float:
+        """How far groups are apart relative to their noise, for ordering measures."""
+        return f_ratio([list(cell.values.values()) for cell in self.cells if cell.comparable])
+
+    def text(self, group: int) -> str:
+        """Mean and spread of a group as tables show them."""
+        return text_of_cell(self.measure, self.cells[group])
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ only in their seed."""
+
+    label: str
+    key: Mapping[str, Any]
+    runs: tuple[Run, ...]
+
+    @property
+    def done(self) -> dict[int, Run]:
+        """The finished runs by seed."""
+        return {run.seed: run for run in self.runs if run.status == "done" and run.seed is not None}
+
+    @property
+    def trial(self) -> Mapping[str, Any]:
+        """The settings, with defaults written out where a run has them."""
+        written = [run.trial for run in self.runs if run.trial and run.status != "missing"]
+        chosen = written[0] if written else self.key
+        return {name: value for name, value in chosen.items() if name != "seed"}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A comparison as numbers."""
+
+    title: str
+    command: str
+    groups: tuple[Group, ...]
+    columns: tuple[Column, ...]
+    """By split and then in the order of the registry."""
+    notes: tuple[str, ...] = ()
+    problems: tuple[Run, ...] = field(default=())
+    """Every run that is not done, with why and what to do."""
+
+    @property
+    def seeds(self) -> int:
+        """The largest number of finished seeds of a group."""
+        return max((len(group.done) for group in self.groups), default=0)
+
+    @property
+    def splits(self) -> list[Split]:
+        """Those that anything was measured on."""
+        return list(dict.fromkeys(column.split for column in self.columns))
+
+    def column(self, split: Split, measure: str) -> Column | None:
+        """The column of a measure on a split, if it was measured."""
+        found = (one for one in self.columns if one.split == split and one.measure.name == measure)
+        return next(found, None)
+
+    def leading(self, split: Split, names: Sequence[str]) -> list[Column]:
+        """Those of the named columns that were measured: accuracy, then what differs, then what ties.
+
+        Where accuracies tie a reader wants to see first what does not. Within each part the order is that of `names`.
+        """
+        found = [column for name in names if (column := self.column(split, name)) is not None]
+        return sorted(found, key=lambda column: (column.measure.name != "accuracy", not column.differs))
+
+    def label_of(self, run: Run) -> str:
+        """The label of the group that a run belongs to."""
+        return next((group.label for group in self.groups if run in group.runs), "unknown")
+
+
+def summarise(runs: Runs) -> Summary:
+    """Group runs that differ only in their seed and compare the groups, measure by measure.
+
+    Every measure of the registry that any finished run has becomes a column for each split, and so does the time.
+    The best group of a column is the one with the best mean in the registry's direction; each other one is within
+    noise of it or behind it, by the rules in `lastlayer.reports.noise`. The best is called a winner only where it
+    shares five or more seeds with every other group and all of them are behind it. A group with a value that is NaN
+    or infinite is not compared in that column. Groups keep the order of the comparison file, or go by label.
+
+    Args:
+        runs: as `load` gives them.
+
+    Raises:
+        ValueError: when the runs are of different data sets, which no table can compare.
+    """
+    groups = _grouped(runs)
+    names = {str(run.trial["data"].get("name", "")) for run in runs.runs if isinstance(run.trial.get("data"), Mapping)}
+    if len(names) > 1:
+        raise ValueError(
+            f"the runs are of {len(names)} data sets, {', '.join(sorted(names))}, and cannot be compared: "
+            f"give the run folders of one, or a comparison file"
+        )
+    columns = tuple(_columns(groups))
+    problems = tuple(run for run in runs.runs if run.status != "done")
+    return Summary(runs.title or _title(groups), runs.command, groups, columns, runs.notes, problems)
+
+
+def _grouped(runs: Runs) -> tuple[Group, ...]:
+    by_key: dict[str, list[Run]] = {}
+    for run in runs.runs:
+        if run.key:
+            by_key.setdefault(json.dumps(run.key, sort_keys=True), []).append(run)
+    members = [tuple(sorted(group, key=lambda run: run.seed or 0)) for group in by_key.values()]
+    keys = [group[0].key for group in members]
+    labels = labels_of(keys)
+    made = [Group(*parts) for parts in zip(labels, keys, members, strict=True)]
+    return tuple(made if runs.ordered else sorted(made, key=lambda group: group.label))
+
+
+def _title(groups: Sequence[Group]) -> str:
+    names = list(dict.fromkeys(str(group.trial.get("data", {}).get("name", "")) for group in groups))
+    what = "loss" if all(group.label == group.trial.get("loss", {}).get("name") for group in groups) else "setting"
+    plural = "" if len(groups) == 1 else "es" if what == "loss" else "s"
+    return f"{len(groups)} {what}{plural} on {names[0]}" if names and names[0] else "Runs"
+
+
+def _columns(groups: Sequence[Group]) -> list[Column]:
+    values: dict[tuple[Split, str], list[dict[int, float]]] = {}
+    for position, group in enumerate(groups):
+        for seed, run in group.done.items():
+            for (split, name), value in _measured(run).items():
+                cells = values.setdefault((split, name), [{} for _ in groups])
+                cells[position][seed] = value
+    known = {**MEASURES, SECONDS.name: SECONDS}
+    order = [(split, name) for split in SPLITS for name in known if (split, name) in values]
+    return [compared(Column(split, known[name], _cells(values[split, name]))) for split, name in order]
+
+
+def _measured(run: Run) -> dict[tuple[Split, str], float]:
+    """Every number of a finished run."""
+    result = run.result or {}
+    found: dict[tuple[Split, str], float] = {}
+    parts: dict[Split, Mapping[str, Any]] = {
+        "test": result.get("measures", {}).get("test", {}),
+        "train": result.get("measures", {}).get("train", {}),
+        "run": {"seconds": result["seconds"]} if "seconds" in result else {},
+    }
+    if best := result.get("best"):
+        parts["best"] = best.get("test", {})
+        parts["validation"] = {"accuracy": best["validation_accuracy"]}
+    for split, measures in parts.items():
+        found |= {(split, name): float(value) for name, value in measures.items() if value is not None}
+    return found
+
+
+def _cells(values: Sequence[Mapping[int, float]]) -> tuple[Cell, ...]:
+    made = []
+    for by_seed in values:
+        mean, std = spread([value for value in by_seed.values() if math.isfinite(value)])
+        made.append(Cell(dict(by_seed), mean, std))
+    return tuple(made)
+
+
+def compared(column: Column) -> Column:
+    """The column with each cell's standing against the best one."""
+    rivals = [i for i, cell in enumerate(column.cells) if cell.comparable]
+    if column.measure.direction is None or len(rivals) < 2:
+        return column
+    sign = 1 if column.measure.direction == "higher" else -1
+    best = max(rivals, key=lambda i: sign * column.cells[i].mean)
+    top = column.cells[best]
+    cells = list(column.cells)
+    tested = {}
+    spreads = [cells[i].std for i in rivals if not math.isnan(cells[i].std)]
+    usual = statistics.median(spreads) if spreads else 0.0
+    for i in rivals:
+        cell = cells[i]
+        if i == best:
+            cells[i] = replace(cell, standing="best")
+        elif len(cell.values.keys() & top.values.keys()) >= ENOUGH_SEEDS:
+            tested[i] = paired_p(cell.values, top.values)
+        else:
+            near = within_two_errors(list(cell.values.values()), list(top.values.values()), usual)
+            cells[i] = replace(cell, standing="unknown" if near is None else "within" if near else "behind")
+    for i, p in zip(tested, holm(list(tested.values())), strict=True):
+        cells[i] = replace(cells[i], standing="behind" if p < LEVEL else "within", p=p)
+    for i in rivals:
+        if cells[i].mean == top.mean:
+            cells[i] = replace(cells[i], standing="best")
+    others = [i for i in rivals if i != best]
+    everyone = len(rivals) == len(column.cells)
+    if everyone and len(tested) == len(others) and all(cells[i].standing == "behind" for i in others):
+        cells[best] = replace(cells[best], standing="winner")
+    return replace(column, cells=tuple(cells))
+
+
+def text_of_cell(measure: Measure, cell: Cell) -> str:
+    """Mean ± standard deviation, as tables show them.
+
+    Example:
+        >>> text_of_cell(MEASURES["accuracy"], Cell({0: 0.9, 1: 0.92}, 0.91, 0.0141421))
+        '0.9100 ±.0141'
+    """
+    mean, std = texts_of_cell(measure, cell)
+    return f"{mean} ±{std}" if std else mean
+
+
+def texts_of_cell(measure: Measure, cell: Cell) -> tuple[str, str]:
+    """Mean and standard deviation; the latter with as many decimals as the former and no 0 before the point."""
+    if not cell.n:
+        return "undefined" if cell.values else "-", ""
+    mean = measure.text(cell.mean)
+    if math.isnan(cell.std):
+        return mean, ""
+    if "e" in mean:
+        return mean, f"{cell.std:.1g}"
+    if "." not in mean:
+        return mean, f"{cell.std:.2g}"
+    return mean, f"{cell.std:.{len(mean.partition('.')[2])}f}".removeprefix("0")
