@@ -41,9 +41,7 @@ class Featured(nn.Module):
 
 
 def classifier(hidden: int = 5) -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(3, hidden), nn.Dropout(0.5), nn.Sequential(nn.ReLU(), nn.Linear(hidden, 10))
-    )
+    return nn.Sequential(nn.Linear(3, hidden), nn.Dropout(0.5), nn.Sequential(nn.ReLU(), nn.Linear(hidden, 10)))
 
 
 @pytest.fixture
@@ -106,19 +104,13 @@ def test_timm_protocol_comes_first(zoo: ModuleType) -> None:
         ("no_such_package.zoo:net", (3,), "'no_such_package' cannot be imported"),
     ],
 )
-def test_errors_say_what_is_wrong(
-    zoo: ModuleType, path: str, in_shape: tuple[int, ...], message: str
-) -> None:
+def test_errors_say_what_is_wrong(zoo: ModuleType, path: str, in_shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         models.create(path, in_shape)
 
 
-@pytest.mark.parametrize(
-    ("name", "package", "extra"), [("timm:x", "timm", "timm"), ("hf:x", "transformers", "hf")]
-)
-def test_missing_package_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch, name: str, package: str, extra: str
-) -> None:
+@pytest.mark.parametrize(("name", "package", "extra"), [("timm:x", "timm", "timm"), ("hf:x", "transformers", "hf")])
+def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, name: str, package: str, extra: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=rf"needs {package}.*lastlayer\[{extra}\]"):
         models.create(name, (3, 8, 8))
@@ -150,9 +142,7 @@ class FakeEncoder(nn.Module):
     ) -> SimpleNamespace:
         hidden = pixel_values if input_ids is None else self.embedding(input_ids)
         assert hidden is not None
-        return SimpleNamespace(
-            last_hidden_state=hidden, pooler_output=hidden.mean(1) if self.pooled else None
-        )
+        return SimpleNamespace(last_hidden_state=hidden, pooler_output=hidden.mean(1) if self.pooled else None)
 
 
 @pytest.mark.parametrize("pretrained", [True, False])
