@@ -1,7 +1,13 @@
 """The command line: `lastlayer COMMAND`. Each command has a file of its own and imports what it needs when it runs."""
 
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
 import typer
 
+from lastlayer.cli.compare import compare, train
 from lastlayer.cli.measure import measure
 
 app = typer.Typer(
@@ -10,12 +16,26 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
-app.command()(measure)
 
 
-@app.callback()
-def root() -> None:
-    """Keeps `lastlayer COMMAND` the form even while there is a single command."""
+def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
+    """A user's mistake ends in one line and exit code 2; LASTLAYER_DEBUG=1 shows the traceback."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except (ValueError, OSError, ImportError) as error:
+            if os.environ.get("LASTLAYER_DEBUG"):
+                raise
+            typer.echo(f"lastlayer: {error}", err=True)
+            raise typer.Exit(2) from None
+
+    return wrapped
+
+
+for _command in (compare, train, measure):
+    app.command()(_in_one_line(_command))
 
 
 def main() -> None:

@@ -73,6 +73,7 @@ class ArcMarginLoss(Loss):
     """`arc_margin` as a Module; `arc-margin` by name."""
 
     function = staticmethod(arc_margin)
+    learning_rate = 0.003
     scale: float
 
     def scores(self, logits: Tensor) -> Tensor:

@@ -57,4 +57,4 @@ class MseLoss(Loss):
 
     function = staticmethod(mse)
     aligned = True
-    learning_rate = 0.01
+    learning_rate = 0.003

@@ -18,6 +18,7 @@ from lastlayer.heads import LargeMarginHead
 from lastlayer.losses import Target, large_margin
 from lastlayer.runs import RunFolder
 from lastlayer.training import measuring
+from lastlayer.training.logging import Logger, make_logger
 from lastlayer.training.machine import describe_machine
 from lastlayer.training.network import Network
 from lastlayer.training.optimise import make_optimiser, rate_factor
@@ -224,6 +225,7 @@ def fit(
     device: torch.device | str = "cpu",
     data_root: str | Path | None = None,
     dataset: data.Dataset | None = None,
+    tensorboard: str | Path | None = None,
 ) -> Generator[Progress, None, dict[str, Any]]:
     """Train and measure one trial; resume it where a run folder holds a part of it.
 
@@ -235,6 +237,7 @@ def fit(
         device: where.
         data_root: where data sets lie.
         dataset: the trial's data, if it is loaded already.
+        tensorboard: folder to log to for TensorBoard, which must be installed.
 
     Raises:
         DivergedError: when the loss becomes NaN; the run is then failed and keeps its last checkpoint.
@@ -247,7 +250,9 @@ def fit(
         if folder is not None:
             folder.start(trial.to_dict())
         try:
-            return (yield from _fit(trial, folder, torch.device(device), data_root, dataset))
+            with make_logger(tensorboard, trial) as log:
+                given = load_data(trial.data, data_root) if dataset is None else dataset
+                return (yield from _fit(trial, folder, torch.device(device), given, log))
         except DivergedError as error:
             if folder is not None:
                 folder.fail({"error": str(error), **error.details})
@@ -282,10 +287,9 @@ def _fit(
     trial: Trial,
     folder: RunFolder | None,
     device: torch.device,
-    data_root: str | Path | None,
-    given: data.Dataset | None,
+    dataset: data.Dataset,
+    log: Logger,
 ) -> Generator[Progress, None, dict[str, Any]]:
-    dataset = load_data(trial.data, data_root) if given is None else given
     training = Training(trial, dataset, device, _load_teacher(trial))
     chosen = measuring.snapshot_samples(training.dataset.test, dataset.num_classes)
     history: list[dict[str, Any]] = []
@@ -307,6 +311,7 @@ def _fit(
             history.append({**line, "epoch": training.epoch})
             taken.append(picture)
         line["seconds"] = time.perf_counter() - began
+        log(line)
         if folder is not None and (state is None or training.epoch > state["epoch"]):
             folder.append_metrics(line)
             folder.save_checkpoint(
@@ -360,6 +365,11 @@ def _finish(
         [entry["epoch"] for entry in history], taken, measuring.outputs(training.network, dataset.test), chosen
     )
     weights = training.network.state_dict()
+    if dataset.validation is not None:
+        made = measuring.outputs(training.network, dataset.validation)
+        result["measures"]["validation"] = measuring.measure(
+            training.network, training.loss, dataset, made, on_test=False
+        )
     if training.best is not None:
         best = make_network(trial, dataset).to(training.device)
         best.load_state_dict(training.best["network"])

@@ -1,0 +1,66 @@
+"""Atomic writes and checksums."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from lastlayer.runs.files import DamagedFileError, read_json, read_sealed, write_atomically, write_json, write_sealed
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"x": [1, 2.5, None], "y": {"z": "ß"}})
+    assert read_json(tmp_path / "a.json") == {"x": [1, 2.5, None], "y": {"z": "ß"}}
+    write_sealed(tmp_path / "b", b"with\nnewlines\n\x00")
+    assert read_sealed(tmp_path / "b") == b"with\nnewlines\n\x00"
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-1], lambda b: b[:40] + b"#" + b[41:], lambda b: b"", lambda b: b + b"x"]
+)
+def test_damage_is_named_with_both_checksums(tmp_path: Path, damage) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "sealed"
+    write_sealed(path, bytes(range(256)))
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DamagedFileError, match="sealed is damaged: SHA-256 expected"):
+        read_sealed(path)
+
+
+def test_an_edited_json_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"accuracy": 0.9})
+    path.write_text(path.read_text().replace("0.9", "0.99"))
+    with pytest.raises(DamagedFileError):
+        read_json(path)
+    path.write_text("{}")
+    with pytest.raises(DamagedFileError):
+        read_json(path)
+    path.write_text("[1, 2")
+    with pytest.raises(DamagedFileError):
+        read_json(path)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    write_atomically(path, b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_an_unwritable_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        write_atomically(tmp_path / "file" / "below", b"")
+
+
+def test_nan_survives(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"x": float("nan")})
+    assert json.dumps(read_json(tmp_path / "a.json")["x"]) == "NaN"
