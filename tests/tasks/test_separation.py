@@ -122,3 +122,11 @@ def test_log_partition_edges():
     assert log_partition(torch.tensor([[math.inf, 0.0], [0.0, 0.0]])).mean.item() == math.inf
     with pytest.raises(ValueError, match="shape"):
         log_partition(torch.zeros(3))
+
+
+@pytest.mark.parametrize("shape", [(6, 1), (1, 4), (6, 4)])
+def test_the_logits_given_are_left_as_they_were(shape):
+    logits = torch.randn(shape)
+    before = logits.clone()
+    logit_separation(logits, torch.zeros(shape[0], dtype=torch.long))
+    assert torch.equal(logits, before)

@@ -32,8 +32,8 @@ def count_at_least(rows: Tensor, queries: Tensor, start: Tensor) -> Tensor:
     Sorting whole rows, or searching the queries for every entry, is bound by mispredicted branches. Instead
     entries and queries drop into equal-width buckets between a row's smallest and largest query. Subtract,
     multiply and truncate are each monotone in floating point, so an entry in a higher bucket than a query is
-    greater, in a lower one smaller; only entries that share a bucket with a query, a few percent, are
-    compared with it. A poor spread costs time, never truth.
+    greater, in a lower one smaller; only entries that share a bucket with a query are compared with it. A poor
+    spread costs time, never truth.
 
     Args:
         rows: (B, N) contiguous, float32 or float64, no NaN.
@@ -166,13 +166,12 @@ def pairs_won(scores: Tensor, others: Tensor) -> int:
 
 
 def as_rows(columns: Tensor, keep: Tensor | None = None) -> Tensor:
-    """The columns, or those kept, as contiguous rows in a dtype to compare in."""
+    """A copy of the columns, or of those kept, as contiguous rows in a dtype to compare in."""
     if keep is not None and keep.numel() < columns.shape[1]:
         columns = columns[:, keep]
-    dtype = comparable(columns[:0]).dtype
-    if columns.device.type != "cpu":
-        return columns.T.to(dtype).contiguous()
-    rows = torch.empty(columns.shape[1], columns.shape[0], dtype=dtype)
-    for start in range(0, columns.shape[0], _TILE_ROWS):
-        rows[:, start : start + _TILE_ROWS] = columns[start : start + _TILE_ROWS].T
+    num_samples, num_rows = columns.shape
+    rows = torch.empty(num_rows, num_samples, dtype=comparable(columns[:0]).dtype, device=columns.device)
+    tile = _TILE_ROWS if columns.device.type == "cpu" else num_samples
+    for start in range(0, num_samples, tile):
+        rows[:, start : start + tile] = columns[start : start + tile].T
     return rows
