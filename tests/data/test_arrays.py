@@ -87,6 +87,7 @@ def test_missing_keys_list_those_found(tmp_path: Path) -> None:
         (np.zeros((2, 3)), np.zeros(2), r"y_train must be integers \(N,\), not torch.float64"),
         (np.zeros((2, 3)), np.zeros((2, 1), int), r"not torch.int64 \(2, 1\)"),
         (np.zeros((3, 3)), np.zeros(2, int), r"x_train has 3 rows but y_train has 2"),
+        (np.zeros((0, 3)), np.zeros(0, int), r"x_train and y_train are empty"),
         (np.zeros(3), np.zeros(3, int), r"x_train must be \(N, d\)"),
         (np.zeros((2, 3, 4, 4), int), np.zeros(2, int), r"images in x_train must be uint8"),
         (np.zeros((2, 3)), np.array([0, -1]), r"label -1 at sample"),
@@ -97,6 +98,19 @@ def test_wrong_arrays_are_named(tmp_path: Path, x: np.ndarray, y: np.ndarray, me
     np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     with pytest.raises(ValueError, match=message):
         data.load(tmp_path / "a.npz")
+
+
+def test_absurd_labels_are_named(tmp_path: Path) -> None:
+    x, y = np.zeros((4, 3)), np.array([0, 0, 10**12, 10**12])
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    with pytest.raises(ValueError, match=r"label 1000000000000 with 4 training samples"):
+        data.load(tmp_path / "a.npz")
+    np.savez(tmp_path / "b.npz", x=x, y=y)
+    with pytest.raises(ValueError, match=r"label 1000000000000 with 4"):
+        data.load(tmp_path / "b.npz")
+    np.savez(tmp_path / "b.npz", x=x, y=np.array([0, 0, -1, -1]))
+    with pytest.raises(ValueError, match=r"label -1 was found"):
+        data.load(tmp_path / "b.npz")
 
 
 def test_pickled_arrays_are_refused(tmp_path: Path) -> None:

@@ -75,3 +75,9 @@ def test_statistics_of_features_are_by_entry() -> None:
     mean, std = statistics(x)
     assert mean == pytest.approx(x.double().mean(0).tolist())
     assert std == pytest.approx(x.double().std(0, unbiased=False).tolist())
+
+
+def test_printed_form_is_short() -> None:
+    dataset = Dataset("toy", split(0, 1), split(1), ("a", "b"))
+    assert repr(dataset) == "Dataset(toy: 2 train, 1 test, 2 classes, inputs torch.float32 (2,))"
+    assert repr(dataset.train) == "Split(2 samples, torch.float32 (2,))"

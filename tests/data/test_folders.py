@@ -80,7 +80,7 @@ def test_scaling_keeps_the_middle(tmp_path: Path) -> None:
     wide = np.zeros((4, 12, 3), np.uint8)
     wide[:, 4:8] = 255
     write(tmp_path / "a/x.png", wide)
-    image, _ = folders.decode(tmp_path / "a/x.png", 4)
+    image, _ = folders.decode(tmp_path / "a/x.png", 4, colour=True)
     assert (image == 255).all()
 
 

@@ -40,6 +40,8 @@ def test_stratified_refuses_shares_outside_0_1() -> None:
     for fraction in (0.0, 1.0, -0.5):
         with pytest.raises(ValueError, match=r"strictly between 0 and 1"):
             data.stratified(torch.tensor([0, 0]), fraction)
+    with pytest.raises(ValueError, match=r"label -2 was found"):
+        data.stratified(torch.tensor([0, -2]), 0.5)
 
 
 def test_hold_out() -> None:
@@ -110,7 +112,7 @@ def test_long_tail_of_unequal_classes() -> None:
     assert data.long_tail(dataset, 9, n_max=27).train_counts.tolist() == [27, 9, 3]
     assert torch.equal(tailed.train.inputs, data.long_tail(dataset, 10).train.inputs)
     assert not torch.equal(tailed.train.inputs, data.long_tail(dataset, 10, seed=1).train.inputs)
-    with pytest.raises(ValueError, match=r"imbalance must be at least 1"):
+    with pytest.raises(ValueError, match=r"imbalance, .*, must be >= 1"):
         data.long_tail(dataset, 0.5)
     with pytest.raises(ValueError, match=r"class 2 \(c2\) should keep 0 of 20"):
         data.long_tail(dataset, 100)

@@ -33,7 +33,7 @@ def verify(path: Path, data: bytes, expected: str | None) -> str:
         if actual != wanted:
             raise CorruptFileError(
                 f"{path} is damaged or was altered: {algorithm} expected {wanted}, found {actual}. "
-                "Fetch it again, or pass verify=False to read it as it is"
+                "Delete it and fetch it again, or pass verify=False to read it as it is"
             )
     return found
 

@@ -38,14 +38,14 @@ def is_image(path: Path) -> bool:
     return path.suffix.lower() in ENDINGS and not path.name.startswith(".")
 
 
-def decode(path: Path, size: int | None, colour: bool | None = None) -> tuple[Tensor, bytes]:
+def decode(path: Path, size: int | None, colour: bool) -> tuple[Tensor, bytes]:
     """Decode one file.
 
     Args:
         path: the file.
         size: side of the square to return: the shorter side is scaled to it and the middle cut out; None keeps the
             image as it is.
-        colour: three channels (True), one (False), or as in the file (None).
+        colour: three channels (True) or one (False).
 
     Returns:
         The image as uint8 (C, H, W), and the SHA-256 of the file.
@@ -57,8 +57,7 @@ def decode(path: Path, size: int | None, colour: bool | None = None) -> tuple[Te
     data = path.read_bytes()
     try:
         with image_module.open(io.BytesIO(data)) as opened:
-            grey = opened.mode in _GREY_MODES if colour is None else not colour
-            image = opened.convert("L" if grey else "RGB")
+            image = opened.convert("RGB" if colour else "L")
     except Exception as error:  # decoders raise many kinds of errors
         raise CorruptFileError(f"{path} cannot be decoded as an image: {error}") from error
     if size is not None:
@@ -74,10 +73,24 @@ def decode(path: Path, size: int | None, colour: bool | None = None) -> tuple[Te
     return torch.from_numpy(np.ascontiguousarray(pixels)), hashlib.sha256(data).digest()
 
 
+def _any_colour(paths: Sequence[Path], pool: ThreadPoolExecutor) -> bool:
+    """Whether any file has colour; only the heads of the files are read."""
+    image_module = pillow()
+
+    def has_colour(path: Path) -> bool:
+        try:
+            with image_module.open(path) as opened:
+                return opened.mode not in _GREY_MODES
+        except Exception as error:
+            raise CorruptFileError(f"{path} cannot be decoded as an image: {error}") from error
+
+    return any(pool.map(has_colour, paths))
+
+
 def decode_all(paths: Sequence[Path], size: int | None, colour: bool | None = None) -> tuple[Tensor, str]:
     """Decode many files into one tensor, in order.
 
-    Grey images become colour if any file has colour.
+    With `colour=None` all become colour if any file has it.
 
     Returns:
         uint8 (N, C, H, W), and one SHA-256 over those of the files, in order.
@@ -86,18 +99,19 @@ def decode_all(paths: Sequence[Path], size: int | None, colour: bool | None = No
         CorruptFileError: a file cannot be decoded; the first is named.
         ValueError: sizes differ and `size` is None; two files are named.
     """
-    workers = min(8, os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers) as pool:
-        decoded = list(pool.map(lambda path: decode(path, size, colour), paths))
-    combined = hashlib.sha256(b"".join(sha256 for _, sha256 in decoded)).hexdigest()
-    images = [image for image, _ in decoded]
-    first = images[0].shape[1:]
-    for path, image in zip(paths, images, strict=True):
-        if image.shape[1:] != first:
-            raise ValueError(
-                f"images differ in size: {paths[0]} is {first[1]}x{first[0]}, {path} is "
-                f"{image.shape[2]}x{image.shape[1]} (width x height); give size= to scale and crop them all"
-            )
-    if len({len(image) for image in images}) > 1:
-        images = [image.expand(3, -1, -1) for image in images]
-    return torch.stack(images), combined
+    combined = hashlib.sha256()
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        colour = _any_colour(paths, pool) if colour is None else colour
+        decoded = pool.map(lambda path: decode(path, size, colour), paths)
+        for number, (path, (image, sha256)) in enumerate(zip(paths, decoded, strict=True)):
+            if number == 0:
+                images = torch.empty(len(paths), *image.shape, dtype=torch.uint8)
+            elif image.shape != images.shape[1:]:
+                height, width = images.shape[2:]
+                raise ValueError(
+                    f"images differ in size: {paths[0]} is {width}x{height}, {path} is "
+                    f"{image.shape[2]}x{image.shape[1]} (width x height); give size= to scale and crop them all"
+                )
+            images[number] = image
+            combined.update(sha256)
+    return images, combined.hexdigest()

@@ -69,11 +69,13 @@ def arrays(
         train_split, test_split = (_split(path, content, _PAIRS[part]) for part in ("train", "test"))
     else:
         whole = _split(path, content, ("x", "y"))
+        _check_highest(path, int(whole.target.max()), len(whole))
         kept, held = stratified(whole.target, test_fraction, seed)
         train_split, test_split = whole.select(kept), whole.select(held)
         notes = (f"test set: {test_fraction:g} of each class at random, seed {seed}",)
     if names is None:
         highest = int(max(train_split.target.max(), test_split.target.max()))
+        _check_highest(path, highest, len(train_split))
         names = [str(k) for k in range(highest + 1)]
     image = train_split.inputs.ndim == 4
     scale = 255.0 if train_split.inputs.dtype == torch.uint8 else 1.0
@@ -116,7 +118,18 @@ def _split(path: Path, content: dict[str, Any], keys: tuple[str, str]) -> Split:
         raise ValueError(f"{path}: {keys[1]} must be integers (N,), not {y.dtype} {tuple(y.shape)}")
     if len(x) != len(y):
         raise ValueError(f"{path}: {keys[0]} has {len(x)} rows but {keys[1]} has {len(y)}")
+    if not len(y):
+        raise ValueError(f"{path}: {keys[0]} and {keys[1]} are empty")
     return Split(_inputs(path, keys[0], x), y.long())
+
+
+def _check_highest(path: Path, highest: int, samples: int) -> None:
+    """Refuse a label that would make more classes than there are samples, before anything of that size is made."""
+    if highest >= samples:
+        raise ValueError(
+            f"{path}: label {highest} with {samples} training samples: labels must be 0 to K-1, and every class needs "
+            "a training sample"
+        )
 
 
 def _tensor(value: NDArray[Any] | Tensor) -> Tensor:

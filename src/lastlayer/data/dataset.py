@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Split:
     """Inputs and their labels.
 
@@ -37,6 +37,9 @@ class Split:
     def __len__(self) -> int:
         return len(self.target)
 
+    def __repr__(self) -> str:
+        return f"Split({len(self)} samples, {self.inputs.dtype} {tuple(self.inputs.shape[1:])})"
+
     def select(self, indices: Tensor) -> "Split":
         """The samples at `indices`, in that order."""
         return Split(self.inputs[indices], self.target[indices])
@@ -46,7 +49,7 @@ class Split:
         return Split(self.inputs.to(device), self.target.to(device))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """A labelled data set in memory, with what is known of its origin.
 
@@ -94,6 +97,11 @@ class Dataset:
                 raise ValueError(f"{self.name}: train inputs are {shape} but {part} inputs are {found}")
             if part != "unknown":
                 self._check_labels(part, split)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{len(split)} {part}" for part, split in self._splits().items())
+        inputs = f"{self.train.inputs.dtype} {self.in_shape}"
+        return f"Dataset({self.name}: {parts}, {self.num_classes} classes, inputs {inputs})"
 
     def _check_labels(self, part: str, split: Split) -> None:
         if split.target.device.type != "cpu":  # looking at labels would stall the device
@@ -193,7 +201,7 @@ def tensor_checksum(*tensors: Tensor) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class TextSplit:
     """Texts and their labels: `pairs` holds the second text of each sample in sentence-pair tasks."""
 
@@ -204,8 +212,11 @@ class TextSplit:
     def __len__(self) -> int:
         return len(self.texts)
 
+    def __repr__(self) -> str:
+        return f"TextSplit({len(self)} {'texts' if self.pairs is None else 'pairs of texts'})"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class TextDataset:
     """A labelled text data set; tokens are made elsewhere. Fields as in `Dataset`; `test` is GLUE's dev set."""
 

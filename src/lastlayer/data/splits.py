@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lastlayer.tasks import long_tail_counts
+
 from ._arpl import KNOWN as _ARPL_KNOWN
 from ._arpl import UNKNOWN as _ARPL_UNKNOWN
 from .dataset import Dataset, Split
@@ -42,6 +44,8 @@ def stratified(target: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, 
     """
     if not 0 < fraction < 1:
         raise ValueError(f"fraction must be strictly between 0 and 1, not {fraction}")
+    if len(target) and int(target.min()) < 0:
+        raise ValueError(f"labels must not be negative; label {int(target.min())} was found")
     held = []
     for indices in _shuffled_by_class(target.cpu(), _generator(seed)):
         wanted = max(1, round(fraction * len(indices)))
@@ -167,12 +171,9 @@ def long_tail(dataset: Dataset, imbalance: float, seed: int = 0, *, n_max: int |
         >>> long_tail(data.load("gaussian", num_classes=3), 100).train_counts.tolist()
         [100, 10, 1]
     """
-    if not imbalance >= 1:
-        raise ValueError(f"imbalance must be at least 1, not {imbalance}")
     available = dataset.train_counts.tolist()
     n_max = min(available) if n_max is None else n_max
-    steps = max(dataset.num_classes - 1, 1)
-    counts = [int(n_max * imbalance ** (-k / steps)) for k in range(dataset.num_classes)]
+    counts = long_tail_counts(n_max, dataset.num_classes, imbalance).tolist()
     for k, (count, there) in enumerate(zip(counts, available, strict=True)):
         if not 1 <= count <= there:
             raise ValueError(
