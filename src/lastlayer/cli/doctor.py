@@ -1,0 +1,214 @@
+"""`lastlayer doctor`: what this machine has, whether the library computes right on it, and what to do where not.
+
+Tests: tests/cli/test_doctor.py.
+"""
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+PURPOSES = {
+    "images": "reading folders of images",
+    "onnx": "lastlayer export --format onnx",
+    "tensorboard": "TensorBoard logs",
+    "timm": "--model timm:NAME",
+    "hf": "--model hf:NAME",
+    "fabric": "trials that span several devices",
+    "browser": "tests of the page in a real browser",
+    "dev": "tests, lint and types",
+}
+ENOUGH_DISK = 2**30
+
+# soft_logit_norm of these logits for class 0 at gamma 0.7, tau 0.5, by central differences of the formula
+SLN_LOGITS, SLN_LOSS = (2.0, 1.0, 0.0), 0.35263483
+SLN_GRADIENT = (-0.22064363, 0.31515348, 0.08207743)
+
+
+def doctor(
+    data_root: Annotated[Path | None, typer.Option(help="Folder that holds the data sets.", show_default=False)] = None,
+    runs: Annotated[Path, typer.Option(help="Folder that runs are to be written to.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Look at this machine: versions, devices, data, extras, disk, and a self-test of a second.
+
+    Ends with exit code 1 if the self-test fails; everything else that is off comes with advice and exit code 0.
+    """
+    report = examine(data_root, runs)
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        _print(report)
+    if not all(test["ok"] for test in report["self_test"]):
+        raise typer.Exit(1)
+
+
+def examine(data_root: Path | None, runs: Path) -> dict[str, Any]:
+    """Everything doctor reports, as plain values."""
+    from lastlayer.cli.data import files_there
+    from lastlayer.data import available, default_root
+    from lastlayer.training.machine import describe_machine
+
+    root = default_root() if data_root is None else data_root.expanduser()
+    machine = describe_machine()
+    report: dict[str, Any] = {
+        "versions": {name: machine[name] for name in ("lastlayer", "git", "python", "torch", "numpy")},
+        "devices": _devices(machine["device"]),
+        "threads": _threads(),
+        "data": {"root": str(root), "sets": {name: files_there(name, root) for name in available()}},
+        "extras": extras(),
+        "folders": {"runs": folder_state(runs), "data root": folder_state(root)},
+        "self_test": self_test(),
+    }
+    report["advice"] = advice(report)
+    return report
+
+
+def _devices(processor: str) -> list[str]:
+    import torch
+
+    found = [processor]
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        found.append(f"cuda:{index}: {properties.name}, {properties.total_memory / 2**30:.0f} GiB")
+    if torch.backends.mps.is_available():
+        found.append("mps: Apple GPU")
+    return found
+
+
+def _threads() -> dict[str, Any]:
+    import torch
+
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {"torch": torch.get_num_threads(), "cores": os.cpu_count(), "usable_cores": usable, "load": busy}
+
+
+def extras() -> dict[str, dict[str, Any]]:
+    """The optional extras the package declares: what each is for, and which of its packages are missing."""
+    found: dict[str, dict[str, Any]] = {}
+    for requirement in metadata.requires("lastlayer") or []:
+        match = re.match(r"([A-Za-z0-9._-]+).*;\s*extra\s*==\s*['\"]([^'\"]+)['\"]", requirement)
+        if match is None:
+            continue
+        package, name = match.groups()
+        entry = found.setdefault(name, {"for": PURPOSES.get(name, ""), "installed": {}, "missing": []})
+        try:
+            entry["installed"][package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            entry["missing"].append(package)
+    return dict(sorted(found.items()))
+
+
+def folder_state(folder: Path) -> dict[str, Any]:
+    """Free bytes and whether a file can be written, in the folder or the nearest one above it that exists."""
+    folder = folder.absolute()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    state = {"path": str(folder), "exists": folder.exists(), "free": shutil.disk_usage(existing).free, "problem": None}
+    try:
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(b"lastlayer")
+    except OSError as error:
+        state["problem"] = error.strerror or str(error)
+    return state
+
+
+def self_test() -> list[dict[str, Any]]:
+    """Compute a loss, its gradient and a measure whose values are known."""
+    import torch
+
+    from lastlayer import geometry, losses
+
+    def gradient() -> tuple[float, ...]:
+        logits = torch.tensor([SLN_LOGITS], requires_grad=True)
+        loss = losses.soft_logit_norm(logits, torch.tensor([0]), gamma=0.7, tau=0.5)
+        return (loss.item(), *torch.autograd.grad(loss, logits)[0][0].tolist())
+
+    def collapse() -> tuple[float, ...]:
+        features = torch.tensor([[-1.5], [-0.5], [0.5], [1.5]])  # within 1/4, between 1, two classes: 1/8
+        return (float(geometry.neural_collapse(features, torch.tensor([0, 0, 1, 1])).nc1),)
+
+    tests = (
+        ("soft_logit_norm and its gradient", gradient, (SLN_LOSS, *SLN_GRADIENT)),
+        ("NC1 of four points", collapse, (0.125,)),
+    )
+    outcomes = []
+    for name, compute, expected in tests:
+        try:
+            found = compute()
+            ok = all(abs(a - b) < 1e-6 for a, b in zip(found, expected, strict=True))
+            outcome = {"name": name, "ok": ok, "found": list(found), "expected": list(expected)}
+        except Exception as error:  # whatever a broken installation raises is the finding
+            outcome = {
+                "name": name,
+                "ok": False,
+                "found": f"{type(error).__name__}: {error}",
+                "expected": list(expected),
+            }
+        outcomes.append(outcome)
+    return outcomes
+
+
+def advice(report: dict[str, Any]) -> list[str]:
+    """One sentence for each thing that is off."""
+    said = []
+    threads = report["threads"]
+    if threads["torch"] > threads["usable_cores"]:
+        said.append(
+            f"torch uses {threads['torch']} threads on {threads['usable_cores']} usable cores: "
+            f"set OMP_NUM_THREADS={threads['usable_cores']}"
+        )
+    if threads["torch"] == 1 < threads["usable_cores"]:
+        said.append(f"torch uses 1 of {threads['usable_cores']} cores: unset OMP_NUM_THREADS to use them all")
+    if threads["load"] is not None and threads["load"] > 1.5 * threads["cores"]:
+        said.append(
+            f"other processes keep this machine busy (load {threads['load']:.1f} on {threads['cores']} cores): "
+            "training will be slow and times mean little"
+        )
+    for name, state in report["folders"].items():
+        option = "--runs" if name == "runs" else "--data-root"
+        if state["problem"]:
+            said.append(f"{state['path']} cannot be written ({state['problem']}): choose another with {option}")
+        elif state["free"] < ENOUGH_DISK:
+            said.append(
+                f"only {_size(state['free'])} free for {state['path']}: make room or choose another with {option}"
+            )
+    for test in report["self_test"]:
+        if not test["ok"]:
+            said.append(f"self-test {test['name']} gave {test['found']} instead of {test['expected']}: reinstall torch")
+    return said
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def _print(report: dict[str, Any]) -> None:
+    lines = ["versions   " + ", ".join(f"{name} {value}" for name, value in report["versions"].items() if value)]
+    lines += ["devices    " + "; ".join(report["devices"])]
+    threads = report["threads"]
+    lines += [f"threads    {threads['torch']} of torch, {threads['usable_cores']} usable of {threads['cores']} cores"]
+    for name, state in report["folders"].items():
+        kind = "" if state["exists"] else ", not made yet"
+        writable = f"not writable: {state['problem']}" if state["problem"] else "writable"
+        lines.append(f"{name:<10} {state['path']} ({_size(state['free'])} free, {writable}{kind})")
+    sets = report["data"]["sets"]
+    for kind in ("embedded", "there", "not found"):
+        names = [name for name, found in sets.items() if found == kind]
+        lines.append(f"data       {kind}: {', '.join(names) or 'none'}")
+    for name, extra in report["extras"].items():
+        installed = ", ".join(f"{package} {version}" for package, version in extra["installed"].items())
+        wanted = (
+            f"missing {', '.join(extra['missing'])}: pip install 'lastlayer[{name}]'" if extra["missing"] else installed
+        )
+        lines.append(f"extra      {name}: {extra['for']}; {wanted}" if extra["for"] else f"extra      {name}: {wanted}")
+    for test in report["self_test"]:
+        lines.append(f"self-test  {'ok' if test['ok'] else 'FAILED'}: {test['name']}")
+    lines += [f"advice     {sentence}" for sentence in report["advice"]] or ["advice     none: all is well"]
+    typer.echo("\n".join(lines))
