@@ -1,0 +1,141 @@
+"""`lastlayer status RUNS`: what is done, running, failed, interrupted and missing. Tests: tests/cli/test_status.py."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+ORDER = ("done", "running", "interrupted", "failed", "missing", "damaged")
+
+
+def status(
+    root: Annotated[Path, typer.Argument(metavar="RUNS", help="Folder of run folders.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show every run in a folder and every trial of its comparisons that has none yet.
+
+    A run is done, running, interrupted (it goes on when its command is run again), failed (with the reason), missing
+    (asked for by a comparison and not begun) or damaged (a file of it is not what was written).
+
+    JSON: {"root", "counts": {status: number}, "runs": [{"identity", "status", "data", "model", "head", "loss", "seed",
+    "epoch", "epochs", "reason", "comparisons"}], "comparisons": [{"file", "title", "command", "counts"}]}.
+    """
+    if not root.is_dir():
+        _refuse(f"{root}: no such folder; `lastlayer compare` makes one")
+    found = survey(root)
+    if as_json:
+        typer.echo(json.dumps({"root": str(root), **found}, indent=2))
+        return
+    if not found["runs"] and not found["comparisons"]:
+        _refuse(f"{root} holds no runs and no comparisons")
+    _print(root, found)
+
+
+def survey(root: Path) -> dict[str, Any]:
+    """Runs, comparisons and counts of a folder, as plain values."""
+    from lastlayer.runs.files import DamagedFileError, read_json
+
+    runs = {folder.name: _run(folder, None) for folder in sorted(root.iterdir()) if _is_run(folder)}
+    comparisons: list[dict[str, Any]] = []
+    for file in sorted(root.glob("compare-*.json")):
+        try:
+            content = read_json(file)
+            trials = {str(trial["identity"]): trial["trial"] for trial in content["trials"]}
+        except (DamagedFileError, KeyError, TypeError) as error:
+            comparisons.append({"file": file.name, "title": None, "command": None, "counts": {}, "damaged": str(error)})
+            continue
+        for identity, trial in trials.items():
+            run = runs.setdefault(identity, _run(root / identity, trial))
+            run["comparisons"].append(file.name)
+        counts = _count(runs[identity] for identity in trials)
+        title, command = content.get("title"), content.get("command")
+        comparisons.append({"file": file.name, "title": title, "command": command, "counts": counts})
+    return {"counts": _count(runs.values()), "runs": list(runs.values()), "comparisons": comparisons}
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "trial.json").exists() or (folder / "result.json").exists() or (folder / "lock").exists()
+
+
+def _run(folder: Path, asked: dict[str, Any] | None) -> dict[str, Any]:
+    from lastlayer.runs import DamagedFileError, RunFolder
+
+    run = RunFolder(folder)
+    state: str = run.status
+    reason = epoch = None
+    trial = asked or {}
+    try:
+        if (folder / "trial.json").exists():
+            trial = run.trial()
+        if state == "failed":
+            reason = run.failure().get("error")
+        if state == "done":
+            trial = run.result()["trial"]
+        lines = run.metrics()
+        epoch = lines[-1]["epoch"] if lines else None
+    except (DamagedFileError, KeyError, OSError) as error:
+        state, reason = "damaged", str(error)
+    described = {part: _options(trial.get(part, {})) for part in ("data", "model", "head", "loss")}
+    return {
+        "identity": folder.name,
+        "status": state,
+        **described,
+        "seed": trial.get("seed"),
+        "epoch": epoch,
+        "epochs": trial.get("schedule", {}).get("epochs"),
+        "reason": reason,
+        "comparisons": [],
+    }
+
+
+def _options(part: dict[str, Any]) -> str:
+    """A part of a trial in one word and the options that were given: "sln gamma=0.5"."""
+    options = part.get("options", {})
+    return " ".join([str(part.get("name", "")), *(f"{name}={value}" for name, value in options.items())])
+
+
+def _count(runs: Any) -> dict[str, int]:
+    counts = Counter(run["status"] for run in runs)
+    return {name: counts[name] for name in ORDER if counts[name]}
+
+
+def _words(counts: dict[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in counts.items()) or "nothing"
+
+
+def _print(root: Path, found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    table = Table(box=None, pad_edge=False)
+    for name in ("run", "status", "epoch", "data", "model", "head", "loss", "seed"):
+        table.add_column(name, no_wrap=name in ("run", "status", "epoch", "seed"))
+    for run in sorted(found["runs"], key=lambda run: ORDER.index(run["status"])):
+        epoch = "" if run["epoch"] is None and run["epochs"] is None else f"{run['epoch'] or 0}/{run['epochs']}"
+        cells = (run[name] for name in ("data", "model", "head", "loss", "seed"))
+        table.add_row(run["identity"], run["status"], epoch, *(escape(str(cell)) for cell in cells))
+    console.print(table)
+    for run in found["runs"]:
+        if run["reason"]:
+            console.print(
+                f"\n{run['identity']} {run['status']}: {escape(run['reason'])}", soft_wrap=True, highlight=False
+            )
+    for comparison in found["comparisons"]:
+        told = comparison.get("damaged") or _words(comparison["counts"])
+        console.print(
+            f"\n{escape(comparison['title'] or comparison['file'])}: {escape(told)}", soft_wrap=True, highlight=False
+        )
+        unfinished = set(comparison["counts"]) - {"done"}
+        if unfinished and comparison["command"]:
+            again = " (--retry-failed for what failed)" if "failed" in unfinished else ""
+            console.print(f"  continue{again}: {escape(comparison['command'])}", soft_wrap=True, highlight=False)
+    console.print(f"\n{root}: {_words(found['counts'])}", soft_wrap=True, highlight=False)
+
+
+def _refuse(why: str) -> NoReturn:
+    typer.echo(f"lastlayer status: {why}", err=True)
+    raise typer.Exit(2)

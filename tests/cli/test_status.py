@@ -1,0 +1,118 @@
+"""`lastlayer status` on folders in every state, a run that another process holds among them."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from lastlayer.cli.status import status
+from lastlayer.runs import RunFolder
+from lastlayer.runs.files import write_json
+from lastlayer.training.trial import LossChoice, Trial
+
+runner = CliRunner()
+app = typer.Typer()
+app.command()(status)
+
+
+def trial(seed: int) -> Trial:
+    return dataclasses.replace(Trial(loss=LossChoice("sln", {"gamma": 0.5})), seed=seed)
+
+
+def start(root: Path, seed: int) -> RunFolder:
+    run = RunFolder(root / trial(seed).identity)
+    run.path.mkdir(parents=True)
+    run.start(trial(seed).to_dict())
+    return run
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Seed 0 done, 1 interrupted after epoch 7, 2 failed, 3 missing, and a run no comparison asked for."""
+    root = tmp_path / "runs"
+    start(root, 0).finish({"trial": trial(0).to_dict()}, {"w": torch.zeros(1)}, {})
+    interrupted = start(root, 1)
+    for epoch in (6, 7):
+        interrupted.append_metrics({"epoch": epoch})
+    start(root, 2).fail({"error": "the loss is not finite at step 12"})
+    start(root, 99)
+    asked = [{"identity": trial(seed).identity, "trial": trial(seed).to_dict()} for seed in range(4)]
+    write_json(root / "compare-1.json", {"title": "one", "trials": asked, "command": "lastlayer compare --seeds 4"})
+    return root
+
+
+def run(*arguments, code=0):
+    result = runner.invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    assert result.exit_code == code, result.output
+    return result
+
+
+def survey(root):
+    found = json.loads(run(root, "--json").stdout)
+    return found, {each["identity"]: each for each in found["runs"]}
+
+
+def test_every_state_is_told(root):
+    found, runs = survey(root)
+    assert found["counts"] == {"done": 1, "interrupted": 2, "failed": 1, "missing": 1}
+    assert [runs[trial(seed).identity]["status"] for seed in range(4)] == ["done", "interrupted", "failed", "missing"]
+    assert runs[trial(1).identity]["epoch"] == 7
+    assert runs[trial(1).identity]["epochs"] == 30
+    assert runs[trial(2).identity]["reason"] == "the loss is not finite at step 12"
+    missing = runs[trial(3).identity]
+    assert (missing["loss"], missing["seed"], missing["data"]) == ("sln gamma=0.5", 3, "digits")
+    assert missing["comparisons"] == ["compare-1.json"]
+    assert runs[trial(99).identity]["comparisons"] == []
+    (comparison,) = found["comparisons"]
+    assert comparison["counts"] == {"done": 1, "interrupted": 1, "failed": 1, "missing": 1}
+
+
+def test_the_table_has_reason_and_command(root):
+    output = run(root).stdout
+    assert "the loss is not finite at step 12" in output
+    assert "continue (--retry-failed for what failed): lastlayer compare --seeds 4" in output
+    assert "7/30" in output
+    assert "1 done, 2 interrupted, 1 failed, 1 missing" in output
+
+
+def test_a_run_held_by_another_process_is_running(root):
+    folder = root / trial(1).identity
+    program = (
+        "import sys\nfrom lastlayer.runs import RunFolder\n"
+        "with RunFolder(sys.argv[1]).locked():\n    print('held', flush=True)\n    sys.stdin.read()\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        assert survey(root)[1][folder.name]["status"] == "running"
+    finally:
+        holder.communicate("", timeout=30)
+    assert survey(root)[1][folder.name]["status"] == "interrupted"
+
+
+def test_damaged_files_are_told_not_hidden(root):
+    file = root / trial(0).identity / "result.json"
+    file.write_bytes(file.read_bytes().replace(b'"sln"', b'"sLn"'))
+    runs = survey(root)[1]
+    assert runs[trial(0).identity]["status"] == "damaged"
+    assert "SHA-256" in runs[trial(0).identity]["reason"]
+    comparison = root / "compare-1.json"
+    comparison.write_text(comparison.read_text()[:50])
+    assert "damaged" in survey(root)[0]["comparisons"][0]
+    assert run(root).exit_code == 0
+
+
+def test_mistakes_are_one_line(tmp_path):
+    for folder, said in ((tmp_path / "none", "no such folder"), (tmp_path, "holds no runs")):
+        error = run(folder, code=2).stderr
+        assert said in error
+        assert error.count("\n") == 1
+    assert json.loads(run(tmp_path, "--json").stdout)["runs"] == []
