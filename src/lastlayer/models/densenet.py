@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ._init import he_normal
 from ._registry import image_shape, register
-from .resnet import Stem, _resolve
+from .resnet import Stem, resolve_stem
 
 
 class _Layer(nn.Module):
@@ -91,4 +91,6 @@ def densenet121(
         128
     """
     channels, height, width = image_shape(in_shape, "densenet121", smallest=8)
-    return DenseNet(channels, (6, 12, 24, 16), growth=growth, stem=_resolve(stem, height, width), final_relu=final_relu)
+    return DenseNet(
+        channels, (6, 12, 24, 16), growth=growth, stem=resolve_stem(stem, height, width), final_relu=final_relu
+    )

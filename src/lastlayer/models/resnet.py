@@ -103,7 +103,7 @@ class ResNet(nn.Module):
         return features
 
 
-def _resolve(stem: Stem, height: int, width: int) -> Stem:
+def resolve_stem(stem: Stem, height: int, width: int) -> Stem:
     """ "auto" means the CIFAR stem up to 64 pixels and the ImageNet stem above."""
     if stem != "auto":
         return stem
@@ -117,7 +117,7 @@ def _register(depth: int, parameters: int) -> None:
         in_shape: tuple[int, ...], *, stem: Stem = "auto", width: float = 1.0, final_relu: bool = True
     ) -> ResNet:
         channels, rows, columns = image_shape(in_shape, name)
-        return ResNet(channels, depth, stem=_resolve(stem, rows, columns), width=width, final_relu=final_relu)
+        return ResNet(channels, depth, stem=resolve_stem(stem, rows, columns), width=width, final_relu=final_relu)
 
     register(
         name,
@@ -136,7 +136,7 @@ def _register_wide(depth: int, parameters: int) -> None:
         in_shape: tuple[int, ...], *, width: float = 2.0, stem: Stem = "auto", final_relu: bool = True
     ) -> ResNet:
         channels, rows, columns = image_shape(in_shape, name)
-        return ResNet(channels, depth, stem=_resolve(stem, rows, columns), width=width, final_relu=final_relu)
+        return ResNet(channels, depth, stem=resolve_stem(stem, rows, columns), width=width, final_relu=final_relu)
 
     register(
         name,
