@@ -14,7 +14,7 @@ from lastlayer.runs import RunFolder
 from lastlayer.training import Augmentation, DataChoice, HeadChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
 from lastlayer.training.loop import DivergedError, Training, evaluation_epochs, finish_fit, fit
 
-SMALL = Trial(model=ModelChoice("mlp", {"width": 32}), schedule=Schedule(epochs=3), evaluations=2)
+SMALL = Trial(model=ModelChoice("mlp", {"width": 64}), schedule=Schedule(epochs=3), evaluations=2)
 TRAINABLE = [name for name in losses.available() if name not in ("kd", "fn-kd")]
 
 
@@ -25,7 +25,7 @@ def _one_thread() -> None:
 
 @pytest.mark.parametrize("name", TRAINABLE)
 def test_every_loss_learns_digits(name: str) -> None:
-    trial = dataclasses.replace(SMALL, loss=LossChoice(name), schedule=Schedule(epochs=6), evaluations=1)
+    trial = dataclasses.replace(SMALL, loss=LossChoice(name), schedule=Schedule(epochs=10), evaluations=1)
     result = finish_fit(fit(trial))
     assert result["measures"]["test"]["accuracy"] > 0.85
     assert {"nc1", "nc2", "compactness", "auprc", "ece", "violation_rate"} <= set(result["measures"]["train"])
