@@ -1,0 +1,209 @@
+"""What the page's charts show, as plain data of bounded size: curves, final values, logits, cosines, points.
+
+Arrays are packed as integers in base64, so that eighteen losses over twenty snapshots stay below a few megabytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lastlayer.reports.collect import Run
+from lastlayer.reports.summary import SPLITS, Group, Summary
+from lastlayer.runs import DamagedFileError, RunFolder
+
+Array = NDArray[np.float64]
+
+# Numbers in all charts of a kind together; a number in an array is 1.3 to 2.7 bytes of page, one in a curve about 7.
+CURVE_NUMBERS = 200_000
+POINT_NUMBERS = 600_000
+MATRIX_NUMBERS = 1_500_000
+MOST_FRAMES = 21
+_CURVE_SPLITS = ("test", "train")
+
+
+def chart_data(summary: Summary, *, tsne: bool = False) -> dict[str, Any]:
+    """Everything the page's script draws.
+
+    Args:
+        tsne: compute a t-SNE view of the final features, a few seconds a group.
+
+    Returns:
+        groups, measures, curves, finals and snapshots, ready for JSON; notes names what was left out and why.
+    """
+    groups = [group for group in summary.groups if group.done]
+    notes: list[str] = []
+    classes: list[list[str]] = []
+    snapshots = [_snapshots(group, len(groups), tsne, classes, notes) for group in groups]
+    names = [column.measure.name for column in summary.columns]
+    known = {column.measure.name: column.measure for column in summary.columns}
+    return {
+        "groups": [group.label for group in groups],
+        "measures": [
+            {
+                "name": name,
+                "title": known[name].title,
+                "meaning": known[name].meaning,
+                "direction": known[name].direction,
+                "format": known[name].format,
+            }
+            for name in dict.fromkeys(names)
+        ],
+        "splits": {split: SPLITS[split] for split in summary.splits},
+        "curves": [_curves(group, len(groups) * len(set(names))) for group in groups],
+        "finals": _finals(summary, groups),
+        "classes": classes,
+        "snapshots": snapshots,
+        "notes": notes,
+    }
+
+
+def thinned(count: int, most: int) -> list[int]:
+    """At most so many positions among the first `count`, evenly spread, the first and the last among them.
+
+    Example:
+        >>> thinned(11, 3), thinned(2, 5), thinned(5, 1)
+        ([0, 5, 10], [0, 1], [4])
+    """
+    if most < 2:
+        return [count - 1]
+    return list(range(count)) if count <= most else sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
+
+
+def packed(values: Array, *, small: bool = False) -> dict[str, Any]:
+    """An array as integers of 16 bits, or of 8, times a scale, in base64. What is not finite becomes 0."""
+    kind, most = (np.int8, 127) if small else (np.int16, 32767)
+    finite = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    top = float(np.abs(finite).max()) if finite.size else 0.0
+    scale = top / most or 1.0
+    whole = np.rint(finite / scale).astype(np.dtype(kind).newbyteorder("<"))
+    return {
+        "bits": 8 if small else 16,
+        "scale": scale,
+        "shape": list(finite.shape),
+        "data": base64.b64encode(whole.tobytes()).decode(),
+    }
+
+
+def _number(value: float) -> float | None:
+    """Five digits, or nothing where JSON has no number for it."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None
+
+
+def _curves(group: Group, shown: int) -> dict[str, Any]:
+    """Mean and standard deviation over seeds of every measure, epoch by epoch."""
+    histories = [run.result.get("history", []) for run in group.done.values() if run.result]
+    by_epoch: dict[int, list[Mapping[str, Any]]] = {}
+    for history in histories:
+        for entry in history:
+            by_epoch.setdefault(int(entry["epoch"]), []).append(entry)
+    epochs = sorted(epoch for epoch, entries in by_epoch.items() if len(entries) == len(histories))
+    if not epochs:
+        return {"epochs": []}
+    most = max(5, CURVE_NUMBERS // max(1, shown * 4))
+    epochs = [epochs[i] for i in thinned(len(epochs), most)]
+    made: dict[str, Any] = {"epochs": epochs}
+    for split in _CURVE_SPLITS:
+        names = by_epoch[epochs[-1]][0].get(split, {})
+        made[split] = {name: _curve([by_epoch[epoch] for epoch in epochs], split, name) for name in names}
+    return made
+
+
+def _curve(moments: Sequence[Sequence[Mapping[str, Any]]], split: str, name: str) -> list[list[float | None]]:
+    means, spreads = [], []
+    for entries in moments:
+        values = np.array([entry.get(split, {}).get(name, math.nan) for entry in entries], dtype=np.float64)
+        means.append(_number(float(values.mean())))
+        spreads.append(_number(float(values.std(ddof=1))) if len(values) > 1 and np.isfinite(values).all() else None)
+    return [means, spreads]
+
+
+def _finals(summary: Summary, groups: Sequence[Group]) -> dict[str, dict[str, list[dict[int, float | None]]]]:
+    """Final values by split, measure, group and seed."""
+    positions = [summary.groups.index(group) for group in groups]
+    made: dict[str, dict[str, list[dict[int, float | None]]]] = {}
+    for column in summary.columns:
+        cells = [{s: _number(v) for s, v in column.cells[i].values.items()} for i in positions]
+        made.setdefault(column.split, {})[column.measure.name] = cells
+    return made
+
+
+def _snapshots(
+    group: Group, groups: int, tsne: bool, classes: list[list[str]], notes: list[str]
+) -> dict[str, Any] | None:
+    """Points, logits and cosines of one run of the group, the one with the smallest seed."""
+    seed, run = min(group.done.items())
+    try:
+        tensors = {name: tensor.double().numpy() for name, tensor in RunFolder(run.path).tensors("snapshots").items()}
+    except (DamagedFileError, OSError, KeyError) as error:
+        notes.append(f"No pictures of {group.label}: {error}")
+        return None
+    epochs, target = tensors["epochs"].astype(int).tolist(), tensors["target"].astype(int)
+    made: dict[str, Any] = {"seed": seed, "classes": _classes(run, classes), "epochs": epochs}
+    made |= _logits(tensors, epochs)
+    if (points := tensors.get("points")) is not None:
+        made |= _points(points, target, epochs, POINT_NUMBERS // groups)
+        if tsne and "features" in tensors:
+            made["tsne"] = packed(_tsne(tensors["features"])[made["kept"]])
+        del made["kept"]
+    if (cosines := tensors.get("cosines")) is not None:
+        made |= _cosines(cosines, epochs, MATRIX_NUMBERS // groups, group.label, notes)
+    return made
+
+
+def _classes(run: Run, classes: list[list[str]]) -> int:
+    """Where the run's class names are in the list, which they are added to if they are new."""
+    names = [str(name) for name in (run.result or {}).get("data", {}).get("class_names", [])]
+    if names not in classes:
+        classes.append(names)
+    return classes.index(names)
+
+
+def _logits(tensors: Mapping[str, Array], epochs: Sequence[int]) -> dict[str, Any]:
+    """Histograms of true and false logits as shares of their kind."""
+    if not {"true_logits", "false_logits", "range"} <= tensors.keys():
+        return {}
+    frames = thinned(len(epochs), MOST_FRAMES)
+    made: dict[str, Any] = {"frames": [epochs[i] for i in frames], "range": tensors["range"][frames].tolist()}
+    for name in ("true_logits", "false_logits"):
+        counts = tensors[name][frames]
+        made[name] = packed(counts / np.maximum(counts.sum(1, keepdims=True), 1.0))
+    return {"logits": made}
+
+
+def _points(points: Array, target: NDArray[np.int64], epochs: Sequence[int], most: int) -> dict[str, Any]:
+    """Points (E, S, 2), fewer snapshots first and then fewer samples where there are too many."""
+    frames = thinned(len(epochs), max(2, min(MOST_FRAMES, most // max(1, 2 * points.shape[1]))))
+    kept = thinned(points.shape[1], max(50, most // (2 * len(frames))))
+    chosen = points[frames][:, kept]
+    return {
+        "frames": [epochs[i] for i in frames],
+        "kept": kept,
+        "target": target[kept].tolist(),
+        "points": packed(chosen),
+    }
+
+
+def _tsne(features: Array) -> Array:
+    from sklearn.manifold import TSNE
+
+    if len(features) < 4:
+        return np.zeros((len(features), 2))
+    made: Array = TSNE(perplexity=min(30.0, (len(features) - 1) / 3), init="pca", random_state=0).fit_transform(
+        features
+    )
+    return made
+
+
+def _cosines(cosines: Array, epochs: Sequence[int], most: int, label: str, notes: list[str]) -> dict[str, Any]:
+    numbers = cosines.shape[1] * cosines.shape[2]
+    if numbers > most:
+        notes.append(f"No cosine matrix of {label}: with {cosines.shape[1]} classes the page would be too large.")
+        return {}
+    frames = thinned(len(epochs), min(MOST_FRAMES, most // numbers))
+    return {"cosines": {"frames": [epochs[i] for i in frames], **packed(cosines[frames], small=True)}}

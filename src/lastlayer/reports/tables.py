@@ -1,0 +1,212 @@
+"""The page's text and tables as HTML. Everything that comes from a run is escaped here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from lastlayer.reports.labels import differing, settings_of, text_of
+from lastlayer.reports.noise import ENOUGH_SEEDS
+from lastlayer.reports.summary import DECISIONS, FEATURES, SPLITS, Cell, Column, Split, Summary, texts_of_cell
+from lastlayer.reports.verdict import rule
+
+_ARROWS = {"higher": "↑", "lower": "↓", None: ""}
+_BETTER = {"higher": "Higher is better.", "lower": "Lower is better.", None: ""}
+_SAYS = {
+    "winner": "winner: ahead of every other after correction",
+    "best": "best mean",
+    "within": "within noise of the best",
+    "behind": "behind the best",
+    "unknown": "spread unknown",
+    None: "",
+}
+
+
+def results(summary: Summary) -> str:
+    """One sortable table for each split, all but the first hidden, and the buttons that switch between them."""
+    splits = [split for split in summary.splits if split != "run"]
+    buttons = "".join(
+        f'<button type="button" data-split="{split}" aria-pressed="{str(i == 0).lower()}">{escape(SPLITS[split])}</button>'
+        for i, split in enumerate(splits)
+    )
+    tables = "".join(_table(summary, split, hidden=i > 0) for i, split in enumerate(splits))
+    winner = '<span class="pill winner">winner ★</span> ' if summary.seeds >= ENOUGH_SEEDS else ""
+    return (
+        '<div class="controls">'
+        f'<div class="switch" role="group" aria-label="Measured on" id="splits">{buttons}</div>'
+        '<div class="switch" role="group" aria-label="Columns" id="columns">'
+        '<button type="button" data-columns="key" aria-pressed="true">key measures</button>'
+        '<button type="button" data-columns="all" aria-pressed="false">all</button></div></div>'
+        f'{tables}<p class="note">{winner}<span class="pill best">best</span> '
+        f'<span class="pill within">within noise of it</span> {escape(rule(summary))} '
+        "Spreads below the column’s median count as the median. Noise is that of the seeds, not of the test set.</p>"
+    )
+
+
+def _table(summary: Summary, split: Split, *, hidden: bool) -> str:
+    own = [column for column in summary.columns if column.split == split]
+    key = [*summary.leading(split, (*DECISIONS, *FEATURES))]
+    rest = [column for column in own if column not in key]
+    columns = [*key, *(column for column in summary.columns if column.split == "run"), *rest]
+    heads = "".join(_head(column, column in rest) for column in columns)
+    rows = []
+    for i, group in enumerate(summary.groups):
+        count = (
+            f"<small>{len(group.done)} of {len(group.runs)} runs</small>" if len(group.done) < len(group.runs) else ""
+        )
+        cells = "".join(_cell(column, column.cells[i], column in rest) for column in columns)
+        label = escape(group.label)
+        rows.append(
+            f'<tr data-group="{label}"><th scope="row"><span class="name">{label}</span>{count}</th>{cells}</tr>'
+        )
+    return (
+        f'<div class="scroll" data-split="{split}"{" hidden" * hidden} tabindex="0" role="region" '
+        f'aria-label="Results on {escape(SPLITS[split])}"><table class="results"><thead><tr>'
+        f'<th scope="col" aria-sort="none"><button type="button">loss</button></th>{heads}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _head(column: Column, more: bool) -> str:
+    measure = column.measure
+    about = escape(
+        f"{measure.meaning[:1].upper()}{measure.meaning[1:]}. {_BETTER[measure.direction]}".strip(), quote=True
+    )
+    classes = " ".join(["more"] * more + ["ties"] * (measure.direction is not None and not column.differs))
+    return (
+        f'<th scope="col" aria-sort="none" class="{classes}" data-measure="{measure.name}" title="{about}">'
+        f'<button type="button">{escape(measure.title)} <span class="arrow">{_ARROWS[measure.direction]}</span></button></th>'
+    )
+
+
+def _cell(column: Column, cell: Cell, more: bool) -> str:
+    mean, std = texts_of_cell(column.measure, cell)
+    classes = " ".join(["more"] * more + [cell.standing or ""]).strip()
+    by_seed = ", ".join(f"seed {seed}: {column.measure.text(value)}" for seed, value in sorted(cell.values.items()))
+    says = "; ".join(part for part in (_SAYS[cell.standing], _p(cell), by_seed) if part)
+    value = repr(cell.mean) if cell.n else ""
+    spread = f'<span class="std">±{std}</span>' if std else ""
+    star = " ★" * (cell.standing == "winner")
+    lost = (
+        f'<span class="std">{len(cell.values) - cell.n} undefined</span>'
+        if cell.n < len(cell.values) and cell.n
+        else ""
+    )
+    return (
+        f'<td data-value="{value}" class="{classes}" title="{escape(says, quote=True)}">'
+        f'<span class="pill">{escape(mean)}{star}</span>{spread}{lost}</td>'
+    )
+
+
+def _p(cell: Cell) -> str:
+    return "" if cell.p is None else f"p = {cell.p:.2g} after correction"
+
+
+def problems(summary: Summary) -> str:
+    """Every run that is not done; nothing where all are."""
+    if not summary.problems and not summary.notes:
+        return ""
+    items = "".join(
+        f'<li><span class="status">{run.status}</span> <b>{escape(summary.label_of(run))}</b>'
+        f"{'' if run.seed is None else f', seed {run.seed}'}<br><span>{escape(run.problem)}</span></li>"
+        for run in summary.problems
+    )
+    count = len(summary.problems)
+    head = f"<h2>{count} run{'s' * (count != 1)} not in the results</h2><ul>{items}</ul>" if count else ""
+    notes = "".join(f"<p>{escape(note)}</p>" for note in summary.notes)
+    return f'<section class="problems" id="problems">{head}{notes}</section>'
+
+
+def meanings(summary: Summary) -> str:
+    """What each measure is, which way is better, and who defined it."""
+    measures = dict.fromkeys(column.measure for column in summary.columns)
+    items = "".join(
+        f"<dt>{escape(measure.title)} {_ARROWS[measure.direction]}</dt><dd>{escape(measure.meaning)}"
+        f"{f'. <cite>{escape(measure.paper)}</cite>' if measure.paper else ''}</dd>"
+        for measure in measures
+    )
+    return f'<details><summary>What the columns mean</summary><dl class="meanings">{items}</dl></details>'
+
+
+def settings(summary: Summary) -> str:
+    """What all groups share, what sets them apart, and every run with its folder."""
+    own = [settings_of(group.trial) for group in summary.groups]
+    if not own:
+        return ""
+    apart = differing(own)
+    shared = {name: value for name, value in own[0].items() if name not in apart}
+    rows = "".join(
+        f'<tr data-group="{escape(group.label)}"><th scope="row"><span class="name">{escape(group.label)}</span></th>'
+        + "".join(f"<td>{escape(text_of(each[name])) if name in each else ''}</td>" for name in apart)
+        + "</tr>"
+        for group, each in zip(summary.groups, own, strict=True)
+    )
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in apart)
+    differences = (
+        '<h3>What sets them apart</h3><div class="scroll" tabindex="0" role="region" aria-label="Settings that differ">'
+        f'<table class="settings"><thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+        if apart
+        else ""
+    )
+    return (
+        f"{differences}<h3>The same for all</h3>{_pairs(shared)}"
+        f"<details><summary>Every run and its folder</summary>{_every_run(summary)}</details>"
+    )
+
+
+def _every_run(summary: Summary) -> str:
+    rows = []
+    for group in summary.groups:
+        for run in group.runs:
+            measured = (run.result or {}).get("measures", {}).get("test", {}).get("accuracy")
+            accuracy = "" if measured is None else f"{measured:.4f}"
+            rows.append(
+                f'<tr><th scope="row">{escape(group.label)}</th><td>{run.seed}</td><td>{run.status}</td>'
+                f"<td>{accuracy}</td><td><code>{escape(str(run.path))}</code></td></tr>"
+            )
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("loss", "seed", "status", "test accuracy", "folder"))
+    return (
+        '<div class="scroll" tabindex="0" role="region" aria-label="Every run"><table class="settings"><thead><tr>'
+        f"{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def machine(summary: Summary) -> str:
+    """Data, machine and versions; where runs differ in one, every value with how many runs have it."""
+    finished = [run.result for group in summary.groups for run in group.done.values() if run.result]
+    data = _values([_data_facts(result.get("data", {})) for result in finished])
+    host = _values([result.get("machine", {}) for result in finished])
+    return f"<h3>Data</h3>{_pairs(data)}<h3>Machine and versions</h3>{_pairs(host)}"
+
+
+def _data_facts(data: Mapping[str, Any]) -> dict[str, Any]:
+    samples = data.get("samples", {})
+    facts: dict[str, Any] = {
+        "name": data.get("name"),
+        "samples": ", ".join(f"{count:,} {split}" for split, count in samples.items()),
+        "classes": len(data.get("class_names", [])),
+        "input": " × ".join(str(size) for size in data.get("in_shape", [])),
+    }
+    facts |= {f"checksum of {name}": value for name, value in data.get("checksums", {}).items()}
+    if data.get("notes"):
+        facts["notes"] = "; ".join(str(note) for note in data["notes"])
+    return facts
+
+
+def _values(facts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    names = dict.fromkeys(name for each in facts for name in each)
+    made = {}
+    for name in names:
+        counts = Counter(text_of(each[name]) if each.get(name) is not None else "unknown" for each in facts)
+        several = len(counts) > 1
+        made[name] = "; ".join(f"{value} ({count} runs)" if several else value for value, count in counts.items())
+    return made
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    items: Iterable[str] = (
+        f"<div><dt>{escape(name)}</dt><dd>{escape(text_of(value))}</dd></div>" for name, value in values.items()
+    )
+    return f'<dl class="pairs">{"".join(items)}</dl>'
