@@ -27,8 +27,8 @@ def nc1(features: Tensor, target: Tensor, how: str = "samples") -> Tensor:
         if value > 1e-10 * values[-1]
     ]
     for label, mean in zip(labels, means, strict=True):
-        for row in features[target == label].double():
-            within += sum((direction @ (row - mean)) ** 2 / value for value, direction in directions)
+        residual = features[target == label].double() - mean
+        within += sum((residual @ direction).square().sum() / value for value, direction in directions)
     return within / len(features) / size
 
 

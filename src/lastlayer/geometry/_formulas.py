@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lastlayer.geometry._passes import zero_safe_inverse
+from lastlayer.geometry._chunks import zero_safe_inverse
 
 CUTOFF = 1e-5
 """Singular values of the centred class means below this share of the largest count as zero: 1e-10 for S_B."""

@@ -11,8 +11,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from lastlayer.geometry._chunks import zero_safe_inverse
 from lastlayer.geometry._formulas import whitening
-from lastlayer.geometry._passes import Means, Spread, zero_safe_inverse
+from lastlayer.geometry._passes import Means, Spread
 
 ROWS = 4096
 """Rows of a batch that are converted to float64 at a time."""

@@ -1,23 +1,18 @@
-"""The two passes over the features from which every measure is computed, in row chunks that stay in the cache.
+"""The two passes over the features from which every measure is computed.
 
-The first pass gives the class means; the second what is measured about them. Every sum is float64: with float32
-sums a feature mean a thousand times the spread would leave no digit of the spread. Only the large product of the
-second pass runs in float32, on residuals that are already small, and is repeated in float64 where that is not enough.
+The first pass gives the class means, the second what is measured about them. Sums are float64: with float32 sums a
+feature mean a thousand times the spread would leave no digit of the spread. The second pass may compute each sample's
+part in float32, from differences that are exact to float32's rounding, and again in float64 where that is not enough.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from lastlayer.geometry._chunks import Chunks, Split, zero_safe_inverse
+from lastlayer.geometry._decisions import FLOAT32_ROUNDING, Scores
 from lastlayer.geometry._inputs import Samples, check_finite
-
-CHUNK_BYTES = {"cpu": 2**20, "cuda": 2**26}
-"""Size of one float64 chunk: within a core's cache on a CPU, large enough to fill a GPU."""
-
-FLOAT32_ROUNDING = 2.0**-24
 
 
 @dataclass(frozen=True)
@@ -51,104 +46,24 @@ class Spread:
     disagreements: Tensor | None = None  # () samples on which classifier and nearest class mean disagree
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Affine scores of a centred feature z: table z + offset; its argmax is a decision between the classes."""
-
-    table: Tensor  # (K, d) float64
-    offset: Tensor  # (K,) float64
-
-    @classmethod
-    def nearest_mean(cls, mean: Tensor, center: Tensor) -> "Scores":
-        """argmax is the class with the nearest mean: z.m - |m|^2 / 2 falls with |z - m|^2."""
-        table = mean - center
-        return cls(table.detach(), -table.detach().square().sum(dim=1) / 2)
-
-    @classmethod
-    def classifier(cls, weight: Tensor, bias: Tensor | None, center: Tensor) -> "Scores":
-        """argmax is that of weight h + bias, for h = center + z with the center itself, not relative to an origin."""
-        offset = weight @ center
-        if bias is not None:
-            offset = offset + bias
-        return cls(weight.detach(), (offset - offset.mean()).detach())
-
-    def argmax(self, rows: Tensor, fast: bool) -> Tensor:
-        """The deciding class of each row (N,); in float32 if `fast`, but for rows too close to call."""
-        if not fast:
-            return torch.addmm(self.offset, rows, self.table.T).argmax(dim=1)
-        scores = F.linear(rows.float(), self.table.float(), self.offset.float())  # (N, K)
-        best, decision = scores.max(dim=1)
-        second = scores.scatter_(1, decision[:, None], -torch.inf).amax(dim=1)
-        scale = torch.linalg.vector_norm(rows, dim=1) * torch.linalg.vector_norm(self.table, dim=1).max()
-        slack = 32 * FLOAT32_ROUNDING * (scale + self.offset.abs().max())
-        # Negated so that NaN, from an overflow of float32, counts as too close to call.
-        close = (~(best - second > slack)).nonzero().flatten()
-        if len(close):
-            decision[close] = self.argmax(rows[close], fast=False)
-        return decision
-
-
-def zero_safe_inverse(norm: Tensor) -> Tensor:
-    """1 / norm, and 0 where the norm is 0, with a gradient that is 0 there too."""
-    zero = norm == 0
-    return torch.where(zero, 0.0, 1 / torch.where(zero, 1.0, norm))
-
-
-class _Chunks:
-    """Row chunks in float64, through buffers that are used again: fresh ones would cost more than the arithmetic.
-
-    Where gradients are needed there is a single chunk and no buffer.
-    """
-
-    def __init__(self, samples: Samples, width: int = 0) -> None:
-        features = samples.features
-        self.samples = samples
-        self.rows = len(features)
-        self.buffers: dict[str, Tensor] = {}
-        if not samples.differentiable:
-            size = CHUNK_BYTES.get(features.device.type, CHUNK_BYTES["cpu"])
-            self.rows = max(16, min(self.rows, size // (8 * max(features.shape[1], width))))
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        samples = self.samples
-        # split, not slices: the gradient of a split is one concatenation, that of each slice as large as the features.
-        for rows, label in zip(
-            torch.split(samples.features, self.rows), torch.split(samples.label, self.rows), strict=True
-        ):
-            if samples.differentiable:
-                yield rows.to(torch.float64), label
-            else:
-                out = self.buffer("rows", len(rows))
-                assert out is not None
-                yield out.copy_(rows), label
-
-    def buffer(self, name: str, rows: int) -> Tensor | None:
-        """A (rows, d) buffer for `out=`, None where gradients are needed."""
-        if self.samples.differentiable:
-            return None
-        if name not in self.buffers:
-            shape = (self.rows, self.samples.features.shape[1])
-            self.buffers[name] = torch.empty(shape, dtype=torch.float64, device=self.samples.features.device)
-        return self.buffers[name][:rows]
-
-
 def first_pass(samples: Samples, *, units: bool = False) -> Means:
     """Class means, and with `units` the class sums of h / |h|."""
     origin = samples.features[0].detach().to(torch.float64)
     total = origin.new_zeros(len(samples.classes), len(origin))  # (K, d)
-    unit_sum = torch.zeros_like(total) if units else None
-    nonzero = torch.zeros_like(samples.count) if units else None
-    chunks = _Chunks(samples)
-    for rows, label in chunks:
-        work = chunks.buffer("work", len(rows))
-        if unit_sum is not None and nonzero is not None:
-            norm = torch.linalg.vector_norm(rows, dim=1)
-            unit_sum.index_add_(0, label, torch.mul(rows, zero_safe_inverse(norm)[:, None], out=work))
-            nonzero.index_add_(0, label, (norm > 0).to(torch.float64))
+    unit_sum = torch.zeros_like(total)
+    norms = []
+    chunks = Chunks(samples, torch.float64)
+    for _, rows, label in chunks:
+        work = chunks.buffer("minus", len(rows))
+        if units:
+            norms.append(torch.linalg.vector_norm(rows, dim=1))
+            unit_sum.index_add_(0, label, torch.mul(rows, zero_safe_inverse(norms[-1])[:, None], out=work))
         total.index_add_(0, label, torch.sub(rows, origin, out=work))
     mean = total / samples.count[:, None]
     check_finite(mean, samples)
-    return Means(samples.count, origin, mean, unit_sum, nonzero)
+    if not units:
+        return Means(samples.count, origin, mean)
+    return Means(samples.count, origin, mean, unit_sum, _by_class(samples, torch.cat(norms) > 0))
 
 
 def second_pass(
@@ -158,16 +73,20 @@ def second_pass(
     whitener: Tensor | None = None,
     units: bool = False,
     classifier: tuple[Tensor, Tensor | None] | None = None,
+    exact: bool = False,
 ) -> Spread:
-    """Sums about the class means; about the mean of all samples where `units` or `classifier` ask for them."""
-    fast = samples.features.dtype != torch.float64 and samples.features.device.type == "cpu"
-    spread = _second_pass(samples, means, whitener, units, classifier, fast)
-    if fast and whitener is not None and spread.energy is not None:
-        # Each whitened entry is off by about one float32 rounding of |residual| / s: too much where the residuals lie
-        # almost wholly outside the span of the class means, or those have a very weak direction.
-        error = FLOAT32_ROUNDING**2 * spread.square.sum() * whitener.square().sum()
-        if bool(error > 1e-10 * spread.energy):
-            spread = replace(spread, energy=_second_pass(samples, means, whitener, False, None, False).energy)
+    """Sums about the class means; about the mean of all samples where `units` or `classifier` ask for them.
+
+    Good to six digits, or with `exact` to the rounding of float64.
+    """
+    features = samples.features
+    fast = features.dtype != torch.float64 and features.device.type == "cpu" and not samples.differentiable
+    if fast and not exact:
+        spread = _second_pass(samples, means, whitener, units, classifier, torch.float32)
+        if spread is not None:
+            return spread
+    spread = _second_pass(samples, means, whitener, units, classifier, torch.float64)
+    assert spread is not None
     return spread
 
 
@@ -177,49 +96,81 @@ def _second_pass(
     whitener: Tensor | None,
     units: bool,
     classifier: tuple[Tensor, Tensor | None] | None,
-    fast: bool,
-) -> Spread:
+    dtype: torch.dtype,
+) -> Spread | None:
+    """The second pass in `dtype`; None where float32 turns out too coarse."""
     center = means.center()
-    absolute_mean = means.mean + means.origin  # (K, d)
-    absolute_center = center + means.origin
-    square = torch.zeros_like(means.count)
-    distance = torch.zeros_like(means.count)
-    energy = None if whitener is None else means.count.new_zeros(())
-    product = torch.float32 if fast else torch.float64
-    table = None if whitener is None else whitener.to(product)
-    unit_sum = torch.zeros_like(means.mean) if units else None
-    nonzero = torch.zeros_like(means.count) if units else None
-    decide = None
-    if classifier is not None:
-        decide = (
-            Scores.classifier(*classifier, absolute_center),
-            Scores.nearest_mean(means.mean, center),
-        )
-    disagreements = None if decide is None else means.count.new_zeros(())
-    chunks = _Chunks(samples, width=0 if decide is None else len(means.count))
-
-    for rows, label in chunks:
-        work = chunks.buffer("work", len(rows))
-        own_mean = torch.index_select(absolute_mean, 0, label, out=work)
-        residual = torch.sub(rows, own_mean, out=work)
-        norm = torch.linalg.vector_norm(residual, dim=1)
-        distance.index_add_(0, label, norm)
-        square.index_add_(0, label, residual.square().sum(dim=1) if samples.differentiable else norm.square())
-        if table is not None and energy is not None:
-            whitened = F.linear(residual.to(product), table)  # (n, rank)
-            if samples.differentiable:
-                energy = energy + whitened.to(torch.float64).square().sum()
-            else:
-                energy += torch.linalg.vector_norm(whitened, dim=1).to(torch.float64).square().sum()
-        if not units and decide is None:
-            continue
-        centred = torch.sub(rows, absolute_center, out=work)
-        if decide is not None and disagreements is not None:
-            with torch.no_grad():
-                decisions = [scores.argmax(centred.detach(), fast) for scores in decide]
-                disagreements += (decisions[0] != decisions[1]).sum()
-        if unit_sum is not None and nonzero is not None:
+    own_mean = Split.of(means.mean + means.origin, dtype)
+    global_mean = Split.of(center + means.origin, dtype)
+    table = None if whitener is None else whitener.to(dtype)
+    decide = classifier and (
+        Scores.classifier(*classifier, center + means.origin),
+        Scores.nearest_mean(means.mean - center),
+    )
+    unit_sum = torch.zeros_like(means.mean)
+    disagreements = means.count.new_zeros(())
+    residual_norms, whitened_norms, centred_norms = [], [], []
+    chunks = Chunks(samples, dtype, width=len(means.count) if decide else 0)
+    for number, rows, label in chunks:
+        residual = chunks.minus(rows, own_mean, label)
+        residual_norms.append(torch.linalg.vector_norm(residual, dim=1))
+        if table is not None:
+            # One norm a direction, not one a sample: norms of a few entries each would cost more than the product.
+            whitened_norms.append(torch.linalg.vector_norm(table @ residual.T, dim=1))
+        if units or decide:
+            centred = chunks.minus(rows, global_mean)
             norm = torch.linalg.vector_norm(centred, dim=1)
-            unit_sum.index_add_(0, label, torch.mul(centred, zero_safe_inverse(norm)[:, None], out=work))
-            nonzero.index_add_(0, label, (norm > 0).to(torch.float64))
-    return Spread(square, distance, energy, unit_sum, nonzero, disagreements)
+        if units:
+            centred_norms.append(norm)
+            chunks.add_weighted(unit_sum, number, centred, zero_safe_inverse(norm))
+        if decide:
+            disagreements += _disagreements(decide, rows, centred.detach(), norm, center + means.origin)
+
+    distance = torch.cat(residual_norms).to(torch.float64)
+    energy = torch.cat(whitened_norms).to(torch.float64).square().sum() if table is not None else None
+    square = _by_class(samples, distance.square())
+    if dtype == torch.float32 and not _trusted(distance, centred_norms, energy, whitener):
+        return None
+    return Spread(
+        square,
+        _by_class(samples, distance),
+        energy,
+        unit_sum if units else None,
+        _by_class(samples, torch.cat(centred_norms) > 0) if units else None,
+        disagreements if decide else None,
+    )
+
+
+def _by_class(samples: Samples, values: Tensor) -> Tensor:
+    """Sums of one value a sample (N,) over the classes (K,)."""
+    return torch.zeros_like(samples.count).index_add(0, samples.label, values.to(torch.float64))
+
+
+@torch.no_grad()
+def _disagreements(
+    decide: tuple[Scores, Scores], rows: Tensor, centred: Tensor, norm: Tensor, global_mean: Tensor
+) -> Tensor:
+    decisions = []
+    for scores in decide:
+        if centred.dtype == torch.float64:
+            decisions.append(scores.argmax(centred))
+            continue
+        decision, close = scores.argmax_single(centred, norm)
+        if len(close):
+            decision[close] = scores.argmax(rows[close].to(torch.float64) - global_mean)
+        decisions.append(decision)
+    return (decisions[0] != decisions[1]).sum()
+
+
+def _trusted(distance: Tensor, centred_norms: list[Tensor], energy: Tensor | None, whitener: Tensor | None) -> bool:
+    """Whether float32 was good for six digits."""
+    for norms in (distance, *centred_norms[:1]):
+        # Squares of smaller or larger norms leave the range of float32.
+        if not 1e-15 < float(norms.max()) < 1e17:
+            return False
+    if energy is None or whitener is None:
+        return True
+    # Each whitened entry is off by about one float32 rounding of |residual| / s: too much where the residuals lie
+    # almost wholly outside the span of the class means, or those have a very weak direction.
+    error = FLOAT32_ROUNDING**2 * distance.square().sum() * whitener.square().sum()
+    return bool(error <= 1e-10 * energy)

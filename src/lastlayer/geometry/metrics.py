@@ -152,7 +152,7 @@ class GeometryMetrics(Metric):
         with full_precision(features.device):
             # A class without a mean falls on position 0; `seen` counts it where it belongs and compute finds it.
             samples = Samples(features.detach(), position[label], present, means.count)
-            spread = second_pass(samples, means, units=True, classifier=classifier)
+            spread = second_pass(samples, means, units=True, classifier=classifier, exact=True)
         assert spread.distance is not None
         assert spread.unit_sum is not None
         assert spread.nonzero is not None

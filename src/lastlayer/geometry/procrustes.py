@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
+from lastlayer.geometry._chunks import zero_safe_inverse
 from lastlayer.geometry._formulas import centre_rows, nan_like
 from lastlayer.geometry._inputs import check_classifier, check_features, full_precision, prepare
-from lastlayer.geometry._passes import first_pass, zero_safe_inverse
+from lastlayer.geometry._passes import first_pass
 
 
 def equivalence(features_a: Tensor, features_b: Tensor, target: Tensor, *, global_mean: str = "samples") -> Tensor:

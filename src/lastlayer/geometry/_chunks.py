@@ -1,0 +1,114 @@
+"""Features in row chunks that stay in the cache, through buffers that are used again, with sums by class."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lastlayer.geometry._inputs import Samples
+
+CHUNK_BYTES = {"cpu": 2**21, "cuda": 2**26}
+"""Size of one chunk: within a core's cache on a CPU, large enough to fill a GPU."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The rows of one chunk ordered by class: one run of rows for each class in it."""
+
+    order: Tensor  # (n,) positions within the chunk
+    start: Tensor  # (runs,) where each run begins in `order`
+    label: Tensor  # (runs,)
+
+
+@dataclass(frozen=True)
+class Split:
+    """A float64 table as the sum of two of lower precision: x - table is then exact to the rounding of the result."""
+
+    high: Tensor
+    low: Tensor | None
+
+    @classmethod
+    def of(cls, table: Tensor, dtype: torch.dtype) -> "Split":
+        if dtype == torch.float64:
+            return cls(table, None)
+        high = table.to(dtype)
+        return cls(high, (table - high.to(torch.float64)).to(dtype))
+
+
+def zero_safe_inverse(norm: Tensor) -> Tensor:
+    """1 / norm, and 0 where the norm is 0, with a gradient that is 0 there too."""
+    zero = norm == 0
+    return torch.where(zero, 0.0, 1 / torch.where(zero, 1.0, norm))
+
+
+class Chunks:
+    """Chunks of rows in `dtype`. Where gradients are needed there is a single one, and no buffer.
+
+    Fresh tensors for every chunk would cost more than the arithmetic: hence `out=` and the buffers.
+    """
+
+    def __init__(self, samples: Samples, dtype: torch.dtype, width: int = 0) -> None:
+        features = samples.features
+        self.samples = samples
+        self.dtype = dtype
+        self.rows = len(features)
+        self.buffers: dict[str, Tensor] = {}
+        if not samples.differentiable:
+            size = CHUNK_BYTES.get(features.device.type, CHUNK_BYTES["cpu"])
+            self.rows = max(16, min(self.rows, size // (dtype.itemsize * max(features.shape[1], width))))
+
+    def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """The number of each chunk, its rows and their labels."""
+        samples = self.samples
+        # split, not slices: the gradient of a split is one concatenation, that of each slice as large as the features.
+        pairs = zip(torch.split(samples.features, self.rows), torch.split(samples.label, self.rows), strict=True)
+        for number, (rows, label) in enumerate(pairs):
+            out = self.buffer("rows", len(rows)) if rows.dtype != self.dtype else None
+            yield number, rows.to(self.dtype) if out is None else out.copy_(rows), label
+
+    def buffer(self, name: str, rows: int) -> Tensor | None:
+        """A (rows, d) buffer for `out=`, None where gradients are needed."""
+        if self.samples.differentiable:
+            return None
+        if name not in self.buffers:
+            shape = (self.rows, self.samples.features.shape[1])
+            self.buffers[name] = torch.empty(shape, dtype=self.dtype, device=self.samples.features.device)
+        return self.buffers[name][:rows]
+
+    def minus(self, rows: Tensor, table: Split, label: Tensor | None = None) -> Tensor:
+        """rows - table[label], or rows - table for a table of one row; valid until the next call."""
+        out, spare = self.buffer("minus", len(rows)), self.buffer("spare", len(rows))
+        high = table.high if label is None else torch.index_select(table.high, 0, label, out=out)
+        result = torch.sub(rows, high, out=out)
+        if table.low is not None:
+            result.sub_(table.low if label is None else torch.index_select(table.low, 0, label, out=spare))
+        return result
+
+    def add_weighted(self, sums: Tensor, number: int, rows: Tensor, weight: Tensor) -> None:
+        """Add weight * rows to the float64 class sums (K, d); within a chunk the sums are those of `dtype`."""
+        runs = self.runs[number]
+        parts = F.embedding_bag(
+            runs.order, rows, runs.start, mode="sum", per_sample_weights=torch.index_select(weight, 0, runs.order)
+        )
+        sums.index_add_(0, runs.label, parts.to(torch.float64))
+
+    @cached_property
+    def runs(self) -> list[Runs]:
+        label, size = self.samples.label, len(self.samples.classes)
+        position = torch.arange(len(label), device=label.device)
+        chunk = position.div(self.rows, rounding_mode="floor")
+        key, order = torch.sort(chunk * size + label, stable=True)
+        run, length = torch.unique_consecutive(key, return_counts=True)
+        of_chunk = run.div(size, rounding_mode="floor")
+        start = length.cumsum(0) - length - of_chunk * self.rows
+        per_chunk = torch.bincount(of_chunk).tolist()
+        pieces = zip(
+            torch.split(order - chunk * self.rows, self.rows),
+            torch.split(start, per_chunk),
+            torch.split(run % size, per_chunk),
+            strict=True,
+        )
+        return [Runs(*piece) for piece in pieces]
