@@ -1,0 +1,271 @@
+"""Finite and accurate at the edges: half precision, huge, tiny and tied logits, confident samples, autocast."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lastlayer import losses
+
+from . import reference
+from .cases import BATCH, PER_SAMPLE, K, identity
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+EDGES = {
+    "huge": [[1e4, -1e4, 1e4, -1e4, 0.0], [-1e4] * K, [1e4] * K],
+    "zero": [[0.0] * K] * 3,
+    "ties": [[1.0, 1.0, 0.0, 1.0, -2.0], [3.0] * K, [-0.5, -0.5, -0.5, -0.5, 2.0]],
+    "huge and tiny": [[1e4, 1e-7, -1e-7, 0.0, -1e4], [1e-7, 0.0, 0.0, 0.0, 0.0], [1e4, 1e4, 1e-4, 0.0, -1e-4]],
+}
+TARGETS = {
+    "index": lambda: torch.tensor([1, 0, 4]),
+    "probabilities": lambda: torch.tensor([[0.2] * K, [0.0, 1.0, 0.0, 0.0, 0.0], [0.5, 0.0, 0.0, 0.0, 0.5]]),
+    "pair": lambda: (torch.tensor([1, 0, 4]), torch.tensor([0, 0, 2]), torch.tensor([0.0, 0.5, 1.0])),
+}
+every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+@every_dtype
+@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("case", PER_SAMPLE, ids=identity)
+def test_value_and_gradient_are_finite(case, edge, kind, dtype):
+    logits = torch.tensor(EDGES[edge], dtype=dtype)
+    # An L-Softmax feature of 1e4 makes logits as large; half precision holds no larger ones.
+    logits.requires_grad_()
+    target = TARGETS[kind]()
+    for option in ({}, {"label_smoothing": 0.1}) if case.smoothing else ({},):
+        loss = case.call(logits, target, **option)
+        assert loss.dtype is (torch.float64 if dtype is torch.float64 else torch.float32)
+        assert loss.isfinite()
+        (gradient,) = torch.autograd.grad(loss, logits)
+        assert gradient.dtype is dtype
+        assert gradient.isfinite().all()
+
+
+@every_dtype
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("loss", BATCH, ids=identity)
+def test_batch_losses_are_finite(loss, edge, dtype):
+    logits = torch.tensor(EDGES[edge], dtype=dtype, requires_grad=True)
+    value = loss(logits, TARGETS["index"]())
+    assert value.dtype is (torch.float64 if dtype is torch.float64 else torch.float32)
+    assert value.isfinite()
+    assert torch.autograd.grad(value, logits)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("case", PER_SAMPLE, ids=identity)
+@pytest.mark.parametrize("kind", TARGETS)
+def test_float32_agrees_with_float64_at_large_logits(case, kind):
+    """1e4 plus small differences: what a loss that forgets to shift loses."""
+    # A temperature or a prior rounds each logit of 1e4 by itself, before any loss sees it.
+    rounds = "temperature" in case.options or "counts" in case.options
+    logits = case.logits(3, K, dtype=torch.float32) + (1e4 if case.shift and not rounds else 0.0)
+    target = TARGETS[kind]()
+    exact = case.call(logits.double(), target if kind != "probabilities" else target.double())
+    torch.testing.assert_close(case.call(logits, target).double(), exact, rtol=3e-6, atol=1e-6)
+
+
+CONFIDENT = [c for c in PER_SAMPLE if c.create_name in ("focal", "soft-margin", "bce", "nce", "self-norm", "mse")]
+
+
+@pytest.mark.parametrize("case", CONFIDENT, ids=identity)
+@pytest.mark.parametrize("gap", [5.0, 15.0, 25.0, 35.0])
+def test_small_losses_keep_their_digits(case, gap):
+    """A confident sample: the loss is far below the rounding of 1, which log_softmax would leave it at."""
+    row = torch.full((1, K), -gap, dtype=torch.float64)
+    row[0, 2] = gap
+    expected = case.formula(row[0], 2)
+    for target in (torch.tensor([2]), torch.eye(K)[[2]]):
+        np.testing.assert_allclose(case.call(row, target).item(), expected, rtol=1e-12)
+        if expected > torch.finfo(torch.float32).tiny:
+            np.testing.assert_allclose(case.call(row.float(), target).item(), expected, rtol=2e-5)
+
+
+def sln64(row, y, gamma, tau):
+    """Value and gradient of SLN in 80 digits, from the closed form."""
+    z = reference.exact(row)
+    norm = mp.sqrt(mp.fsum(v * v for v in z))
+    s = [v / (tau * norm**gamma) for v in z]
+    p = reference.softmax(s)
+    d = [p[j] - (1 if j == y else 0) for j in range(len(z))]
+    along = mp.fsum(a * b for a, b in zip(d, z, strict=True))
+    gradient = [(d[j] - gamma * along * z[j] / norm**2) / (tau * norm**gamma) for j in range(len(z))]
+    return float(-mp.log(p[y])), [float(g) for g in gradient]
+
+
+class TestSoftLogitNorm:
+    @pytest.mark.parametrize("size", [1e-40, 1e-30, 1e-10, 1.0, 1e10, 1e30, 3e37])
+    @pytest.mark.parametrize("gamma", [0.3, 0.7, 1.0])
+    def test_exact_at_every_size_in_float32(self, size, gamma):
+        row = torch.tensor([3.0, -1.0, 0.5, 2.0]) * size
+        assert (row != 0).all()
+        tau = 0.5 * size ** (1 - gamma)
+        value, gradient = sln64(row, 1, mp.mpf(gamma), mp.mpf(tau))
+        row.requires_grad_()
+        found = losses.soft_logit_norm(row, torch.tensor(1), gamma=gamma, tau=tau)
+        np.testing.assert_allclose(found.item(), value, rtol=1e-5)
+        found.backward()
+        expected = np.array(gradient)
+        if np.abs(expected).max() < torch.finfo(torch.float32).max:
+            np.testing.assert_allclose(row.grad.numpy(), expected, rtol=2e-4, atol=1e-6 * np.abs(expected).max())
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+    @pytest.mark.parametrize("gamma", [0.0, 0.3, 0.7, 1.0])
+    def test_zero_row(self, dtype, gamma):
+        z = torch.tensor([[0.0, 0.0, 0.0, -0.0], [1.0, 2.0, -3.0, 0.5]], dtype=dtype, requires_grad=True)
+        loss = losses.soft_logit_norm(z, torch.tensor([1, 0]), gamma=gamma, tau=0.5, reduction="none")
+        assert loss[0].item() == pytest.approx(math.log(4), rel=1e-6)
+        loss.sum().backward()
+        if gamma > 0:
+            assert torch.equal(z.grad[0], torch.zeros(4, dtype=dtype))
+        assert z.grad[1].abs().min() > 0
+
+    def test_float16_gradient_is_clamped_not_infinite(self):
+        z = torch.tensor([[6e-8, 0.0, 0.0]], dtype=torch.float16, requires_grad=True)
+        losses.soft_logit_norm(z, torch.tensor([1]), gamma=1.0, tau=0.1).backward()
+        assert z.grad.abs().max().item() == 65504.0
+        wide = z.detach().float().requires_grad_()
+        losses.soft_logit_norm(wide, torch.tensor([1]), gamma=1.0, tau=0.1).backward()
+        assert wide.grad.abs().max() > 65504
+        assert torch.equal(z.grad.sign(), wide.grad.half().sign())
+
+    def test_float16_gradient_within_range_is_left_alone(self):
+        z = torch.tensor([[0.5, -0.25, 1.0]], dtype=torch.float16, requires_grad=True)
+        wide = z.detach().float().requires_grad_()
+        for leaf in (z, wide):
+            losses.soft_logit_norm(leaf, torch.tensor([1])).backward()
+        torch.testing.assert_close(z.grad, wide.grad.half())
+
+    def test_gradient_grows_like_the_formula_near_zero(self):
+        sizes = [1e-8, 1e-16]
+        norms = []
+        for size in sizes:
+            z = (size * torch.tensor([[1.0, -2.0, 0.5]], dtype=torch.float64)).requires_grad_()
+            losses.soft_logit_norm(z, torch.tensor([0]), gamma=0.7, tau=1.0).backward()
+            norms.append(z.grad.norm().item())
+        assert norms[1] / norms[0] == pytest.approx((sizes[0] / sizes[1]) ** 0.7, rel=0.01)
+
+
+@pytest.mark.parametrize("case", [c for c in PER_SAMPLE if c.create_name != "large-margin"], ids=identity)
+def test_autocast_computes_in_float32(case):
+    """A network's bfloat16 logits inside autocast cost what the same logits cost in float32."""
+    logits = case.logits(4, K, dtype=torch.float32).bfloat16()
+    target = torch.tensor([0, 1, 2, 3])
+    with torch.autocast("cpu", torch.bfloat16):
+        found = case.call(logits, target)
+    assert found.dtype is torch.float32
+    inputs = [given.float() for given in case.inputs(logits)]
+    options = {k: v.float() if isinstance(v, torch.Tensor) else v for k, v in case.hyperparameters(logits).items()}
+    torch.testing.assert_close(found, case.function(*inputs, target, **options), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", BATCH, ids=identity)
+def test_autocast_of_batch_losses(loss):
+    logits = torch.randn(4, K, generator=torch.Generator().manual_seed(0)).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = loss(logits, torch.tensor([0, 1, 2, 3]))
+    torch.testing.assert_close(found, loss(logits.float(), torch.tensor([0, 1, 2, 3])))
+
+
+def test_autocast_of_large_margin_keeps_the_angle_in_range():
+    """The product runs in bfloat16, so a cosine may come out past 1; psi must not run away with it."""
+    direction = torch.randn(64, generator=torch.Generator().manual_seed(0))
+    features, weight = 10 * direction.repeat(3, 1), torch.stack([direction, -direction])
+    target = torch.tensor([0, 1, 1])
+    with torch.autocast("cpu", torch.bfloat16):
+        found = losses.large_margin(features, weight, target, reduction="none")
+    norms = 10 * direction.square().sum().item()
+    # psi(0) = 1 for the aligned sample; psi(pi) = -7 for the opposite ones.
+    assert found[0].item() == pytest.approx(0.0, abs=1e-6)
+    torch.testing.assert_close(found[1:], torch.full((2,), 8 * norms), rtol=0.02, atol=0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 3.0])
+def test_focal_at_saturated_probabilities(gamma, dtype):
+    """(1 - p)^(gamma - 1) in the slope is infinite at p = 1 for gamma < 1; the loss is not."""
+    z = torch.tensor(
+        [[800.0, -800.0], [200.0, -200.0], [30.0, -30.0], [-800.0, 800.0]], dtype=dtype, requires_grad=True
+    )
+    loss = losses.focal(z, torch.zeros(4, dtype=torch.long), gamma=gamma, reduction="none")
+    assert loss.isfinite().all()
+    assert loss[0].item() == 0.0
+    assert loss[3].item() == pytest.approx(1600.0)
+    (gradient,) = torch.autograd.grad(loss.sum(), z)
+    assert gradient.isfinite().all()
+    torch.testing.assert_close(gradient[3], torch.tensor([-1.0, 1.0], dtype=dtype))
+
+
+def test_focal_gradient_of_a_confident_sample_in_float32():
+    z = torch.tensor([[12.0, -12.0]], requires_grad=True)
+    losses.focal(z, torch.tensor([0]), gamma=0.5).backward()
+    q = mp.mpf(1) / (1 + mp.exp(24))  # 1 - p
+    p = 1 - q
+    # dL/dz_0 = -gamma q^gamma p (-log p) ... written out: d/dz [q^g (-log p)] with dq/dz = -pq, d(-log p)/dz = -q
+    slope = float(0.5 * q ** mp.mpf(-0.5) * (-p * q) * (-mp.log(p)) + q ** mp.mpf(0.5) * (-q))
+    np.testing.assert_allclose(z.grad[0].numpy(), [slope, -slope], rtol=1e-4)
+
+
+class TestArcMarginAtTheEnds:
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    @pytest.mark.parametrize("cosine", [1.0, -1.0, 1.0 + 1e-3, -1.0 - 1e-3, 1 - 1e-3, 0.0])
+    @pytest.mark.parametrize("margin", [0.0, 0.5, math.pi / 2, math.pi])
+    def test_finite(self, cosine, margin, dtype):
+        c = torch.tensor([[cosine, 0.2, -cosine]], dtype=dtype, requires_grad=True)
+        for target in (torch.tensor([0]), torch.tensor([[0.5, 0.25, 0.25]], dtype=dtype)):
+            loss = losses.arc_margin(c, target, margin=margin)
+            assert loss.isfinite()
+            assert torch.autograd.grad(loss, c)[0].isfinite().all()
+
+    @pytest.mark.parametrize("sign", [1.0, -1.0])
+    def test_past_one_counts_as_one(self, sign):
+        at, past = (torch.tensor([[sign * c, 0.2]], dtype=torch.float64) for c in (1.0, 1.0 + 1e-9))
+        value = losses.arc_margin(at, torch.tensor([0]))
+        torch.testing.assert_close(losses.arc_margin(past, torch.tensor([0])), value, rtol=1e-14, atol=0.0)
+        assert value.item() == pytest.approx(reference.arc_margin(0.5, 64.0)(at[0], 0), rel=1e-12)
+
+    def test_second_derivative_is_finite(self):
+        c = torch.tensor([[1.0, -1.0]], dtype=torch.float64, requires_grad=True)
+        (gradient,) = torch.autograd.grad(losses.arc_margin(c, torch.tensor([0])), c, create_graph=True)
+        assert torch.autograd.grad(gradient.sum(), c)[0].isfinite().all()
+
+
+def test_nce_where_the_noise_never_draws_a_class():
+    q = torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64)
+    z = torch.tensor([[0.3, 2.0, -1.0], [0.3, -2.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    loss = losses.nce(z, torch.tensor([1, 0]), noise=q, reduction="none")
+    formula = reference.nce(25, q.tolist())
+    np.testing.assert_allclose(loss.detach().numpy(), [formula(z[0].detach(), 1), formula(z[1].detach(), 0)], rtol=1e-12)
+    (gradient,) = torch.autograd.grad(loss.sum(), z)
+    assert gradient.isfinite().all()
+    assert torch.equal(gradient[:, 1], torch.zeros(2, dtype=torch.float64))
+
+
+def test_batch_cross_entropy_of_large_float32_logits_keeps_its_digits():
+    z = torch.randn(512, 8, generator=torch.Generator().manual_seed(0)) + 1e4
+    y = torch.arange(512) % 8
+    exact = losses.batch_cross_entropy(z.double(), y)
+    assert losses.batch_cross_entropy(z, y).item() == pytest.approx(exact.item(), rel=1e-5)
+
+
+def test_bce_far_beyond_what_a_sigmoid_holds():
+    """Peers that take log(1 - sigmoid) give infinities from |z| = 88 on."""
+    z = torch.tensor([[-300.0, 300.0], [300.0, -300.0]], requires_grad=True)
+    loss = losses.binary_cross_entropy(z, torch.tensor([0, 0]), reduction="none")
+    assert loss.tolist() == [600.0, 0.0]
+    assert torch.equal(torch.autograd.grad(loss.sum(), z)[0], torch.tensor([[-1.0, 1.0], [0.0, 0.0]]))
+
+
+def test_torch_overflows_where_large_margin_does_not():
+    features, weight = torch.full((2, 4), 1000.0).half(), torch.full((3, 4), 100.0).half()
+    assert F.linear(features, weight).isinf().all()
+    features.requires_grad_()
+    loss = losses.large_margin(features, weight, torch.tensor([0, 1]))
+    assert loss.item() == pytest.approx(math.log(3), rel=1e-5)  # three equal logits at angle 0
+    assert torch.autograd.grad(loss, features)[0].isfinite().all()
