@@ -1,0 +1,36 @@
+"""`lastlayer export RUN`: a finished run as safetensors and ONNX. Tests: tests/training/test_export.py."""
+
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="Folder to write to; else RUN/export.", show_default=False)] = None,
+    formats: Annotated[
+        str, typer.Option("--format", help="safetensors, onnx, or both, with a comma between.")
+    ] = "safetensors,onnx",
+) -> None:
+    """Write a trained model for use elsewhere: model.safetensors, model.onnx and config.json.
+
+    The ONNX graph takes inputs as the data set stores them (8-bit images or features) and gives logits and
+    probabilities, for any batch size. config.json has class names, normalisation and how logits become probabilities.
+    """
+    if not run.is_dir():
+        _refuse(f"{run}: no such folder")
+    from lastlayer.training.export import export as write
+
+    wanted = [name.strip() for name in formats.split(",") if name.strip()]
+    try:
+        files = write(run, run / "export" if out is None else out, wanted)
+    except (ValueError, ImportError, OSError) as error:
+        _refuse(str(error))
+    for file in files:
+        typer.echo(f"{file} ({file.stat().st_size:,} bytes)")
+
+
+def _refuse(why: str) -> NoReturn:
+    typer.echo(f"lastlayer export: {' '.join(why.split())}", err=True)
+    raise typer.Exit(2)

@@ -1,0 +1,202 @@
+"""A finished run as files for elsewhere: safetensors weights, an ONNX graph, and a description of both.
+
+Tests: tests/training/test_export.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import lastlayer
+from lastlayer import losses
+from lastlayer._words import nearest
+from lastlayer.runs import RunFolder
+from lastlayer.runs.files import sha256, write_atomically, write_json
+from lastlayer.training.load import Loaded, load
+
+FORMATS = ("safetensors", "onnx")
+ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+AGREEMENT = 1e-4  # of ONNX Runtime with torch, relative to the largest logit
+
+
+def export(run: str | Path | RunFolder, out: str | Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write the model of a finished run for use without this library.
+
+    - model.safetensors: the weights, named normalize.*, backbone.* and head.*
+    - model.onnx: `inputs`, as the data set stores them (8-bit images or features), to `logits` and `probabilities`,
+      for any batch size; it is run once in ONNX Runtime and compared with torch before it is kept
+    - config.json: the trial, class names, input shape and normalisation, the loss and how logits become probabilities,
+      what was measured, and the SHA-256 of the files above
+
+    Args:
+        run: the run's folder.
+        out: folder to write to; it is made if it is not there.
+        formats: of safetensors and onnx.
+
+    Returns:
+        The files written, config.json last.
+
+    Raises:
+        ValueError: for an unknown format, or a model that ONNX cannot express or computes differently.
+        ImportError: for onnx without its packages; the message names the extra. Nothing is written then.
+        FileNotFoundError: when the run is not done.
+        DamagedFileError: when a file of the run is not what was written.
+    """
+    for name in formats:
+        if name not in FORMATS:
+            raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {name!r}{nearest(name, FORMATS)}")
+    if "onnx" in formats:
+        _require_onnx()
+    loaded = load(run)
+    contents: dict[str, bytes] = {}
+    if "safetensors" in formats:
+        from safetensors.torch import save
+
+        contents["model.safetensors"] = save({k: v.contiguous() for k, v in loaded.network.state_dict().items()})
+    if "onnx" in formats:
+        contents["model.onnx"] = onnx_model(loaded)
+    folder = Path(out)
+    for name, content in contents.items():
+        write_atomically(folder / name, content)
+    config = folder / "config.json"
+    write_json(config, {**describe(loaded), "files": {name: sha256(content) for name, content in contents.items()}})
+    return [*(folder / name for name in contents), config]
+
+
+def describe(loaded: Loaded) -> dict[str, Any]:
+    """What someone needs to use the weights without this library, as plain values."""
+    facts = loaded.result["data"]
+    return {
+        "lastlayer": lastlayer.__version__,
+        "trial": loaded.trial.to_dict(),
+        "class_names": list(loaded.class_names),
+        "inputs": {
+            "shape": ["batch", *facts["in_shape"]],
+            "dtype": str(input_dtype(loaded)).removeprefix("torch."),
+            "normalize": {**facts["normalize"], "formula": "(x / scale - mean) / std, channel by channel"},
+        },
+        "loss": {
+            "name": loaded.trial.loss.name,
+            "hyperparameters": {k: v for k, v in loaded.loss.hyperparameters().items() if _is_plain(v)},
+            "probabilities": probability_formula(loaded.loss),
+        },
+        "measures": loaded.result["measures"],
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def probability_formula(loss: losses.Loss) -> str:
+    """How logits z become probabilities, in words that need no library.
+
+    Example:
+        >>> from lastlayer import losses
+        >>> probability_formula(losses.create("ls")), probability_formula(losses.create("sln", 10))
+        ('softmax(z)', 'softmax(z / (0.2 ||z||^0.7))')
+    """
+    if isinstance(loss, losses.BinaryCrossEntropyLoss):
+        return "sigmoid(z)"
+    if isinstance(loss, losses.NceLoss):
+        noise = "1 / K" if loss.noise is None else "the noise distribution"
+        return f"sigmoid(z - log({loss.num_noise} q)), q = {noise}"
+    if isinstance(loss, losses.SoftLogitNormLoss | losses.LogitNormLoss):
+        gamma = loss.gamma if isinstance(loss, losses.SoftLogitNormLoss) else 1.0
+        tau = losses.default_tau(loss.num_classes or 0, gamma) if loss.tau is None else loss.tau
+        return f"softmax(z / ({tau:.9g} ||z||^{gamma:g}))"
+    if isinstance(loss, losses.ArcMarginLoss):
+        return f"softmax({loss.scale:g} z)"
+    if isinstance(loss, losses.CrossEntropyLoss) and loss.temperature != 1:
+        return f"softmax(z / {loss.temperature:g})"
+    return "softmax(z)"
+
+
+def input_dtype(loaded: Loaded) -> torch.dtype:
+    """The type of inputs as stored: bytes have a scale, floats have none."""
+    return torch.float32 if loaded.result["data"]["normalize"]["scale"] == 1.0 else torch.uint8
+
+
+class _Predictor(nn.Module):
+    """Inputs as stored to logits and probabilities."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        super().__init__()
+        self.network, self.loss = loaded.network, loaded.loss
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.network(inputs)
+        return logits, self.loss.probabilities(logits)
+
+
+def onnx_model(loaded: Loaded) -> bytes:
+    """The ONNX file of a loaded run, checked against torch.
+
+    Raises:
+        ImportError: when onnx, onnxscript or onnxruntime is not installed.
+        ValueError: when the model cannot be expressed, or ONNX Runtime computes something else.
+    """
+    _require_onnx()
+    predictor = _Predictor(loaded).eval()
+    shape = loaded.result["data"]["in_shape"]
+    generator = torch.Generator().manual_seed(0)
+    examples = torch.rand(3, *shape, generator=generator)  # 3: a size of 1 would be taken for a constant
+    if input_dtype(loaded) is torch.uint8:
+        examples = (examples * loaded.result["data"]["normalize"]["scale"]).to(torch.uint8)
+    with _quiet(), torch.no_grad():
+        try:
+            program = torch.onnx.export(
+                predictor, (examples,), dynamo=True, verbose=False, input_names=["inputs"],
+                output_names=["logits", "probabilities"], dynamic_shapes={"inputs": {0: torch.export.Dim("batch")}},
+            )  # fmt: skip
+            assert program is not None
+            content: bytes = program.model_proto.SerializeToString()
+        except Exception as error:  # the exporter has many, and all mean the same to a user
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise ValueError(f"model {loaded.trial.model.name} cannot be written as ONNX: {reason[0]}") from error
+        _compare(content, predictor, examples)
+    return content
+
+
+def _compare(content: bytes, predictor: _Predictor, examples: Tensor) -> None:
+    onnxruntime: Any = importlib.import_module("onnxruntime")
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    for batch in (examples, examples[:1]):
+        found = session.run(["logits", "probabilities"], {"inputs": batch.numpy()})
+        for name, ours, theirs in zip(("logits", "probabilities"), predictor(batch), found, strict=True):
+            far = float((ours - torch.from_numpy(theirs)).abs().max())
+            if not far <= AGREEMENT * max(1.0, float(ours.abs().max())):
+                raise ValueError(f"ONNX Runtime's {name} differ from torch's by {far:.3g}: the file was not kept")
+
+
+def _require_onnx() -> None:
+    missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            f"ONNX needs {', '.join(missing)}, not installed: pip install 'lastlayer[onnx]', "
+            "or ask for safetensors alone"
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's remarks on packages that nobody asked for."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,210 @@
+"""Exported runs: what ONNX Runtime and bare safetensors compute against what torch computes, and every way to fail."""
+
+import hashlib
+import importlib.util
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import typer
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+import lastlayer
+from lastlayer import losses
+from lastlayer.cli.export import export as command
+from lastlayer.runs import RunFolder
+from lastlayer.training import export as module
+from lastlayer.training.export import export
+from lastlayer.training.loop import finish_fit, fit
+from lastlayer.training.trial import DataChoice, HeadChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
+
+runner = CliRunner()
+app = typer.Typer()
+app.command()(command)
+needs_onnx = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in module.ONNX_PACKAGES),
+    reason="NOT TESTED: ONNX export, because onnx, onnxscript or onnxruntime is not installed (extra onnx)",
+)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    random = np.random.default_rng(0)
+    file = tmp_path_factory.mktemp("data") / "images.npz"
+    y = np.arange(24) % 3
+    x = (random.integers(0, 120, (24, 3, 32, 32)) + 60 * y[:, None, None, None]).astype(np.uint8)
+    np.savez(file, x_train=x, y_train=y, x_test=x[:9], y_test=y[:9])
+    return file
+
+
+def train(folder: Path, **changes: object) -> Path:
+    settings = {"optimiser": Optimiser(lr=0.02), "schedule": Schedule(epochs=1), "evaluations": 1, **changes}
+    finish_fit(fit(Trial(**settings), folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An mlp with sln on digits."""
+    return train(
+        tmp_path_factory.mktemp("runs") / "sln", model=ModelChoice("mlp", {"width": 16}), loss=LossChoice("sln")
+    )
+
+
+def check_onnx(run: Path, out: Path) -> None:
+    import onnxruntime
+
+    export(run, out, ["onnx"])
+    session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+    loaded = lastlayer.load(run)
+    shape = loaded.result["data"]["in_shape"]
+    assert given.name == "inputs"
+    assert given.shape == ["batch", *shape]
+    random = np.random.default_rng(1)
+    for count in (1, 2, 17):
+        if given.type == "tensor(uint8)":
+            inputs = random.integers(0, 17, (count, *shape)).astype(np.uint8)
+        else:
+            inputs = random.normal(size=(count, *shape)).astype(np.float32)
+        logits, probabilities = session.run(["logits", "probabilities"], {"inputs": inputs})
+        with torch.no_grad():
+            expected = loaded.network(torch.from_numpy(inputs))
+        np.testing.assert_allclose(logits, expected.numpy(), atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(probabilities, loaded.loss.probabilities(expected).numpy(), atol=1e-5)
+
+
+@needs_onnx
+def test_mlp_with_sln(digits_run, tmp_path):
+    check_onnx(digits_run, tmp_path)
+
+
+@needs_onnx
+def test_mlp_with_bce_on_a_normalized_head(tmp_path):
+    run = train(
+        tmp_path / "run",
+        model=ModelChoice("mlp", {"width": 16}),
+        loss=LossChoice("bce"),
+        head=HeadChoice("normalized", {"scale": 8.0}),
+    )
+    check_onnx(run, tmp_path / "out")
+
+
+@needs_onnx
+def test_resnet20_on_8_bit_images(images, tmp_path):
+    run = train(tmp_path / "run", data=DataChoice(str(images)), model=ModelChoice("resnet20"), batch_size=12)
+    check_onnx(run, tmp_path / "out")
+
+
+@needs_onnx
+def test_features_with_nce_on_a_batch_norm_head(tmp_path):
+    run = train(
+        tmp_path / "run",
+        data=DataChoice("wine"),
+        model=ModelChoice("identity"),
+        loss=LossChoice("nce"),
+        head=HeadChoice("batch-norm"),
+    )
+    check_onnx(run, tmp_path / "out")
+
+
+@needs_onnx
+def test_a_file_that_computes_something_else_is_not_kept(digits_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "AGREEMENT", -1.0)
+    with pytest.raises(ValueError, match="differ from torch's"):
+        export(digits_run, tmp_path / "out", ["onnx"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_config_and_weights_suffice_to_predict(digits_run, tmp_path):
+    """Recompute the probabilities from the two files with numpy alone."""
+    files = export(digits_run, tmp_path, ["safetensors"])
+    assert [file.name for file in files] == ["model.safetensors", "config.json"]
+    config = json.loads((tmp_path / "config.json").read_text())
+    digest = hashlib.sha256((tmp_path / "model.safetensors").read_bytes()).hexdigest()
+    assert config["files"] == {"model.safetensors": digest}
+    assert config["class_names"] == [str(k) for k in range(10)]
+    assert config["inputs"]["dtype"] == "uint8"
+    assert config["inputs"]["shape"] == ["batch", 1, 8, 8]
+    assert config["loss"]["probabilities"] == "softmax(z / (0.2 ||z||^0.7))"
+    assert config["trial"]["loss"]["name"] == "sln"
+
+    w = {name: tensor.double().numpy() for name, tensor in load_file(tmp_path / "model.safetensors").items()}
+    images = np.random.default_rng(0).integers(0, 17, (5, 1, 8, 8)).astype(np.uint8)
+    rule = config["inputs"]["normalize"]
+    x = (images / rule["scale"] - rule["mean"][0]) / rule["std"][0]
+    x = x.reshape(5, -1)
+    for layer in ("backbone.layers.0", "backbone.layers.2"):
+        x = np.maximum(x @ w[f"{layer}.weight"].T + w[f"{layer}.bias"], 0)
+    z = x @ w["head.weight"].T + w["head.bias"]
+    s = np.exp(z / (0.2 * np.linalg.norm(z, axis=1, keepdims=True) ** 0.7))
+    expected = lastlayer.load(digits_run).probabilities(torch.from_numpy(images))
+    np.testing.assert_allclose(s / s.sum(1, keepdims=True), expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "formula"),
+    [
+        ("ce", {}, lambda z: z.exp() / z.exp().sum()),
+        ("ce", {"temperature": 2.0}, lambda z: (z / 2).exp() / (z / 2).exp().sum()),
+        ("bce", {}, lambda z: 1 / (1 + (-z).exp())),
+        ("ln", {"tau": 0.5}, lambda z: (z / (0.5 * z.norm())).softmax(0)),
+        ("nce", {}, lambda z: 1 / (1 + (-(z - math.log(25 / 4))).exp())),
+        ("arc-margin", {"scale": 3.0}, lambda z: (3 * z).softmax(0)),
+    ],
+)
+def test_formulas_say_what_the_losses_do(name, options, formula):
+    loss = losses.create(name, 4, **options)
+    z = torch.tensor([0.3, -0.2, 0.9, 0.1], dtype=torch.float64)
+    said = module.probability_formula(loss)
+    assert torch.allclose(loss.probabilities(z), formula(z)), said
+    expected = {"ln": "softmax(z / (0.5 ||z||^1))", "nce": "sigmoid(z - log(25 q)), q = 1 / K", "bce": "sigmoid(z)"}
+    assert said == expected.get(name, said)
+
+
+def test_command_writes_beside_the_run(digits_run):
+    result = runner.invoke(app, [str(digits_run), "--format", "safetensors"])
+    assert result.exit_code == 0, result.output
+    assert (digits_run / "export" / "model.safetensors").exists()
+    assert "config.json" in result.stdout
+
+
+def refused(*arguments: object) -> str:
+    result = runner.invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("lastlayer export: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def test_mistakes_are_one_line(digits_run, tmp_path):
+    assert "no such folder" in refused(tmp_path / "none")
+    assert "did you mean" in refused(digits_run, "--format", "onxx")
+    begun = RunFolder(tmp_path / "begun")
+    begun.path.mkdir()
+    begun.start(Trial().to_dict())
+    assert "interrupted, not done" in refused(begun.path, "--format", "safetensors")
+    (tmp_path / "file").write_text("")
+    assert "file" in refused(digits_run, "--format", "safetensors", "--out", tmp_path / "file" / "below")
+
+
+def test_missing_onnx_names_the_extra_and_writes_nothing(digits_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    assert "pip install 'lastlayer[onnx]'" in refused(digits_run, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_run_is_not_exported(digits_run, tmp_path):
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in digits_run.iterdir():
+        if file.is_file():
+            (copy / file.name).write_bytes(file.read_bytes())
+    weights = bytearray((copy / "weights.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (copy / "weights.safetensors").write_bytes(weights)
+    assert "SHA-256" in refused(copy, "--format", "safetensors", "--out", tmp_path / "out")
