@@ -18,9 +18,6 @@ SMALL = Trial(model=ModelChoice("mlp", {"width": 64}), schedule=Schedule(epochs=
 TRAINABLE = [name for name in losses.available() if name not in ("kd", "fn-kd")]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize("name", TRAINABLE)

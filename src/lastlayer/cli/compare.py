@@ -84,7 +84,7 @@ def _plan(
 ) -> Plan:
     from lastlayer.runners import Plan
 
-    return Plan(out, device, workers, settings.data_root, retry_failed, tensorboard)
+    return Plan(out, device, workers, None, settings.data_root, retry_failed, tensorboard)
 
 
 def _run(trials: Sequence[Trial], plan: Plan, title: str) -> None:

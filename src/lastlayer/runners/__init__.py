@@ -1,5 +1,6 @@
 """Where many trials run."""
 
-from lastlayer.runners.local import Event, Plan, run_trials
+from lastlayer.runners._events import Event, Plan
+from lastlayer.runners.local import run_trials
 
 __all__ = ["Event", "Plan", "run_trials"]

@@ -1,4 +1,4 @@
-"""Many trials on this machine: worker processes on the CPU, one after another on a GPU."""
+"""Many trials on this machine: worker processes on the CPU, a pack on a GPU."""
 
 from __future__ import annotations
 
@@ -6,55 +6,16 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
-from typing import Literal
 
-from lastlayer.runs import RunFolder
-from lastlayer.training.loop import Progress, fit
+import torch
+
+from lastlayer.runners._events import Event, Plan, Reporter
+from lastlayer.training.loop import fit
 from lastlayer.training.trial import Trial
-
-REPORT_SECONDS = 0.2
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something that happened to the trial at `index`: it started, moved on, was done already, ended or failed."""
-
-    index: int
-    kind: Literal["start", "progress", "skip", "done", "failed"]
-    progress: Progress | None = None
-    message: str = ""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Where and how trials run.
-
-    Attributes:
-        root: folder of the run folders, each named by its trial's identity.
-        device: "cpu", "cuda", "cuda:1", ..., or "auto" for the GPU if there is one.
-        workers: processes on the CPU; None takes one a core. Each has its share of the threads.
-        data_root: where data sets lie.
-        retry_failed: run failed trials again; otherwise they stay failed.
-        tensorboard: folder for TensorBoard logs.
-    """
-
-    root: Path
-    device: str = "auto"
-    workers: int | None = None
-    data_root: Path | None = None
-    retry_failed: bool = False
-    tensorboard: Path | None = None
-
-    def folder(self, trial: Trial) -> RunFolder:
-        """The run folder of a resolved trial."""
-        return RunFolder(self.root / trial.identity)
 
 
 def run_trials(trials: Sequence[Trial], plan: Plan) -> Iterator[Event]:
@@ -78,7 +39,11 @@ def run_trials(trials: Sequence[Trial], plan: Plan) -> Iterator[Event]:
         else:
             pending.append(index)
     device = _resolve(plan.device)
-    if device == "cpu" and len(pending) > 1 and plan.workers != 1:
+    if device.startswith("cuda"):
+        from lastlayer.runners.pack import run_packed
+
+        yield from run_packed(trials, pending, plan, torch.device(device))
+    elif device == "cpu" and len(pending) > 1 and plan.workers != 1:
         yield from _in_processes(trials, plan, pending)
     else:
         for index in pending:
@@ -88,21 +53,17 @@ def run_trials(trials: Sequence[Trial], plan: Plan) -> Iterator[Event]:
 def _resolve(device: str) -> str:
     if device != "auto":
         return device
-    import torch
-
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _run_one(index: int, trial: Trial, plan: Plan, device: str) -> Generator[Event, None, None]:
     yield Event(index, "start")
-    shown = 0.0
+    report = Reporter(index)
     try:
         for progress in fit(
             trial, plan.folder(trial), device=device, data_root=plan.data_root, tensorboard=plan.tensorboard
         ):
-            if time.monotonic() - shown > REPORT_SECONDS:
-                shown = time.monotonic()
-                yield Event(index, "progress", progress)
+            yield from report(progress)
     except Exception as error:  # the others go on; the run folder has the reason
         yield Event(index, "failed", message=f"{type(error).__name__}: {error}")
     else:
@@ -161,8 +122,6 @@ def _in_processes(trials: Sequence[Trial], plan: Plan, pending: deque[int]) -> I
 def _work(connection: Connection, plan: Plan, threads: int) -> None:
     """A worker: takes trials from the pipe and sends events back until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    import torch
-
     torch.set_num_threads(threads)
     while True:
         try:

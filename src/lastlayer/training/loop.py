@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,32 @@ class Progress:
     accuracy: float | None
 
 
+def objective(
+    network: Network, loss: losses.Loss, teacher: Network | None, inputs: Tensor, target: Target
+) -> tuple[Tensor, Tensor]:
+    """The loss and the plain logits of normalised inputs, for the four ways in which losses want their arguments."""
+    features = network.backbone(inputs)
+    head = network.head
+    logits = head(features)
+    if isinstance(head, LargeMarginHead):
+        head.step += 1
+        options = {**loss.hyperparameters(), "margin": head.margin, "lam": head.lam}
+        return large_margin(features, head.weight, target, **options), logits
+    if teacher is None:
+        return loss(logits, target), logits
+    with torch.no_grad():
+        teacher_features = teacher.backbone(inputs)
+        teacher_logits = teacher.head(teacher_features)
+    if isinstance(loss, losses.FeatureNormDistillationLoss):
+        return loss(logits, features, teacher_logits, teacher_features, target), logits
+    return loss(logits, teacher_logits, target), logits
+
+
 class Training:
     """A trial in progress: its network, optimiser and generator, and where it stands.
+
+    A step reads the samples' order, the learning rate and its own number from tensors on the device and adds to sums
+    there, so that it needs nothing of the host: on a GPU it can be captured once and replayed.
 
     Args:
         trial: resolved.
@@ -57,7 +81,7 @@ class Training:
     """
 
     def __init__(
-        self, trial: Trial, dataset: data.Dataset, device: torch.device | str = "cpu", teacher: nn.Module | None = None
+        self, trial: Trial, dataset: data.Dataset, device: torch.device | str = "cpu", teacher: Network | None = None
     ) -> None:
         self.trial = trial
         self.device = torch.device(device)
@@ -66,17 +90,32 @@ class Training:
             torch.manual_seed(trial.seed)
             self.network = make_network(trial, dataset).to(self.device)
             self.dropout_state = torch.get_rng_state()
+        if self.device.type == "cuda" and len(dataset.in_shape) == 3:
+            self.network = self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.loss = make_loss(trial, dataset).to(self.device)
-        self.optimiser = make_optimiser(trial.optimiser, self.network)
         self.teacher = None if teacher is None else teacher.to(self.device).eval()
         self.generator = torch.Generator(self.device).manual_seed(trial.seed)
         self.batch_size = min(trial.batch_size, len(dataset.train))
         self.steps_per_epoch = len(dataset.train) // self.batch_size
         self.steps = trial.schedule.epochs * self.steps_per_epoch
+        peak = trial.optimiser.lr or 0.0
+        rates = [peak * rate_factor(trial.schedule, step, self.steps) for step in range(self.steps)]
+        self.rates = torch.tensor(rates, device=self.device)
+        self.rate = torch.tensor(peak, device=self.device)
+        self.optimiser = make_optimiser(trial.optimiser, self.network, self.rate)
         self.epoch = 0
         self.last: dict[str, float] = {}
         self.best: dict[str, Any] | None = None
+        self.order = torch.arange(len(dataset.train), device=self.device)
+        self.offsets = torch.arange(self.batch_size, device=self.device)
+        self.cursor = torch.zeros((), dtype=torch.int64, device=self.device)  # number of the next step
+        self.total = torch.zeros((), device=self.device)  # of the losses of this epoch
+        self.correct = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.first_bad = torch.zeros((), dtype=torch.int64, device=self.device)
         self._draws = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in self.network.modules())
+        # a runner may put something faster in the place of these two
+        self.objective: Callable[..., tuple[Tensor, Tensor]] = objective
+        self.run_step: Callable[[], None] = self.step
 
     def state(self) -> dict[str, Any]:
         """Everything a later process needs to go on as if nothing had happened."""
@@ -95,6 +134,8 @@ class Training:
         self.epoch = state["epoch"]
         self.network.load_state_dict(state["network"])
         self.optimiser.load_state_dict(state["optimiser"])
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.rate
         self.generator.set_state(state["generator"].cpu())
         self.dropout_state = state["dropout"].cpu()
         self.last = state["last"]
@@ -107,33 +148,56 @@ class Training:
             DivergedError: when the loss is no longer finite.
         """
         self.network.train()
-        count = len(self.dataset.train)
-        order = torch.randperm(count, generator=self.generator, device=self.device)
-        total = torch.zeros((), device=self.device)
-        correct = torch.zeros((), device=self.device)
-        first_bad = torch.full((), self.steps, device=self.device)
-        for i in range(self.steps_per_epoch):
-            step = self.epoch * self.steps_per_epoch + i
+        torch.randperm(len(self.order), generator=self.generator, device=self.device, out=self.order)
+        self.cursor.fill_(self.epoch * self.steps_per_epoch)
+        self.total.zero_()
+        self.correct.zero_()
+        self.first_bad.fill_(self.steps)
+        for step in range(self.epoch * self.steps_per_epoch, (self.epoch + 1) * self.steps_per_epoch):
             with self._own_dropout():
-                loss, hits = self._step(order[i * self.batch_size : (i + 1) * self.batch_size], step)
-            first_bad = torch.where(loss.isfinite(), first_bad, first_bad.clamp(max=step))
-            total, correct = total + loss, correct + hits
-            if self.device.type == "cpu" and not math.isfinite(loss.item()):
+                self.run_step()
+            if self.device.type == "cpu" and not math.isfinite(self.total.item()):
                 break
-            yield Progress(
-                self.epoch, self.trial.schedule.epochs, step + 1, self.steps,
-                self.last.get("loss"), self.last.get("accuracy"),
-            )  # fmt: skip
-        bad = int(first_bad)
+            yield self._progress(step + 1)
+        yield from self._until_finished(step + 1)
+        bad = int(self.first_bad)
         if bad < self.steps:
             raise self._diverged(bad)
         self.epoch += 1
         self.last = {
-            "loss": float(total) / self.steps_per_epoch,
-            "accuracy": float(correct) / (self.steps_per_epoch * self.batch_size),
+            "loss": float(self.total) / self.steps_per_epoch,
+            "accuracy": float(self.correct) / (self.steps_per_epoch * self.batch_size),
         }
 
-    def _step(self, index: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    def _progress(self, step: int) -> Progress:
+        epochs = self.trial.schedule.epochs
+        return Progress(self.epoch, epochs, step, self.steps, self.last.get("loss"), self.last.get("accuracy"))
+
+    def _until_finished(self, step: int) -> Iterator[Progress]:
+        """Yield until the device has done what it was given, so that others can be given work meanwhile."""
+        if self.device.type == "cuda":
+            reached = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            reached.record()
+            while not reached.query():  # type: ignore[no-untyped-call]
+                yield self._progress(step)
+
+    def step(self) -> None:
+        """One step, from the order of the samples to the update of the parameters, without a word from the host."""
+        loss, hits = self._loss_and_hits()
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.trial.optimiser.clip is not None:
+            nn.utils.clip_grad_norm_(self.network.parameters(), self.trial.optimiser.clip)
+        self.rate.copy_(self.rates[self.cursor])
+        self.optimiser.step()
+        with torch.no_grad():
+            self.total += loss.detach()
+            self.correct += hits
+            self.first_bad.copy_(torch.where(loss.isfinite(), self.first_bad, self.first_bad.minimum(self.cursor)))
+            self.cursor += 1
+
+    def _loss_and_hits(self) -> tuple[Tensor, Tensor]:
+        index = self.order[self.cursor % self.steps_per_epoch * self.batch_size + self.offsets]
         chosen, target = self.dataset.train.inputs[index], self.dataset.train.target[index]
         wanted = self.trial.augmentation
         if chosen.dim() == 4:
@@ -147,38 +211,9 @@ class Training:
                 inputs, target, mixup_alpha=wanted.mixup, cutmix_alpha=wanted.cutmix,
                 probability=wanted.mix_probability, generator=self.generator,
             )  # fmt: skip
-        rate = rate_factor(self.trial.schedule, step, self.steps)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate * (self.trial.optimiser.lr or 0.0)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.trial.precision == "bfloat16"):
-            features = self.network.backbone(inputs)
-            loss, logits = self._objective(features, inputs, answer)
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        if self.trial.optimiser.clip is not None:
-            nn.utils.clip_grad_norm_(self.network.parameters(), self.trial.optimiser.clip)
-        self.optimiser.step()
-        return loss.detach(), (logits.detach().argmax(1) == target).sum()
-
-    def _objective(self, features: Tensor, inputs: Tensor, target: Target) -> tuple[Tensor, Tensor]:
-        """The loss and the plain logits, for the four ways in which losses want their inputs."""
-        head, loss = self.network.head, self.loss
-        logits = head(features)
-        if isinstance(head, LargeMarginHead):
-            head.step += 1
-            options = {**loss.hyperparameters(), "margin": head.margin, "lam": head.lam}
-            return large_margin(features, head.weight, target, **options), logits
-        if self.teacher is None:
-            value: Tensor = loss(logits, target)
-            return value, logits
-        with torch.no_grad():
-            teacher_features = self.teacher.backbone(inputs)  # type: ignore[operator]
-            teacher_logits = self.teacher.head(teacher_features)  # type: ignore[operator]
-        if isinstance(loss, losses.FeatureNormDistillationLoss):
-            value = loss(logits, features, teacher_logits, teacher_features, target)
-        else:
-            value = loss(logits, teacher_logits, target)
-        return value, logits
+            loss, logits = self.objective(self.network, self.loss, self.teacher, inputs, answer)
+        return loss, (logits.detach().argmax(1) == target).sum()
 
     @contextlib.contextmanager
     def _own_dropout(self) -> Iterator[None]:
@@ -192,7 +227,7 @@ class Training:
             self.dropout_state = torch.get_rng_state()
 
     def _diverged(self, step: int) -> DivergedError:
-        rate = self.optimiser.param_groups[0]["lr"]
+        rate = float(self.rates[step])
         broken = [name for name, p in self.network.named_parameters() if not bool(p.isfinite().all())]
         details = {
             "step": step,
@@ -226,6 +261,7 @@ def fit(
     data_root: str | Path | None = None,
     dataset: data.Dataset | None = None,
     tensorboard: str | Path | None = None,
+    prepare: Callable[[Training], None] | None = None,
 ) -> Generator[Progress, None, dict[str, Any]]:
     """Train and measure one trial; resume it where a run folder holds a part of it.
 
@@ -238,6 +274,7 @@ def fit(
         data_root: where data sets lie.
         dataset: the trial's data, if it is loaded already.
         tensorboard: folder to log to for TensorBoard, which must be installed.
+        prepare: called once with the training before its first step, to make its steps faster.
 
     Raises:
         DivergedError: when the loss becomes NaN; the run is then failed and keeps its last checkpoint.
@@ -252,7 +289,7 @@ def fit(
         try:
             with make_logger(tensorboard, trial) as log:
                 given = load_data(trial.data, data_root) if dataset is None else dataset
-                return (yield from _fit(trial, folder, torch.device(device), given, log))
+                return (yield from _fit(trial, folder, torch.device(device), given, log, prepare))
         except DivergedError as error:
             if folder is not None:
                 folder.fail({"error": str(error), **error.details})
@@ -289,6 +326,7 @@ def _fit(
     device: torch.device,
     dataset: data.Dataset,
     log: Logger,
+    prepare: Callable[[Training], None] | None,
 ) -> Generator[Progress, None, dict[str, Any]]:
     training = Training(trial, dataset, device, _load_teacher(trial))
     chosen = measuring.snapshot_samples(training.dataset.test, dataset.num_classes)
@@ -300,6 +338,8 @@ def _fit(
         training.restore(state)
         history, taken, seconds = state["history"], state["snapshots"], state["seconds"]
         folder.keep_metrics_before(training.epoch + 1)
+    if prepare is not None:
+        prepare(training)
     wanted = evaluation_epochs(trial.schedule.epochs, trial.evaluations)
     began = time.perf_counter() - seconds
     while True:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from lastlayer.training.network import Network
 from lastlayer.training.trial import Optimiser, Schedule
 
 
-def make_optimiser(choice: Optimiser, network: Network) -> torch.optim.Optimizer:
-    """The optimiser over all parameters that learn; weight decay on all of them or on the head's alone."""
-    assert choice.lr is not None
+def make_optimiser(choice: Optimiser, network: Network, rate: Tensor) -> torch.optim.Optimizer:
+    """The optimiser over all parameters that learn; weight decay on all of them or on the head's alone.
+
+    Args:
+        choice: what was asked for.
+        network: its parameters.
+        rate: the learning rate, a scalar tensor that the training changes in place.
+    """
     assert choice.weight_decay is not None
     head = {id(p) for p in network.head.parameters()}
     groups: dict[float, list[torch.nn.Parameter]] = {}
@@ -21,11 +27,13 @@ def make_optimiser(choice: Optimiser, network: Network) -> torch.optim.Optimizer
             decays = choice.decay == "all" or id(parameter) in head
             groups.setdefault(choice.weight_decay if decays else 0.0, []).append(parameter)
     described = [{"params": members, "weight_decay": decay} for decay, members in groups.items()]
+    fused = rate.is_cuda  # the fused kernels alone read the rate on the device
     if choice.name == "sgd":
-        return torch.optim.SGD(described, lr=choice.lr, momentum=choice.momentum, nesterov=choice.nesterov)
-    if choice.name == "adam":
-        return torch.optim.Adam(described, lr=choice.lr)
-    return torch.optim.AdamW(described, lr=choice.lr)
+        return torch.optim.SGD(
+            described, lr=rate, momentum=choice.momentum, nesterov=choice.nesterov, fused=fused or None
+        )
+    kind = torch.optim.Adam if choice.name == "adam" else torch.optim.AdamW
+    return kind(described, lr=rate, fused=fused or None, capturable=fused)
 
 
 def rate_factor(schedule: Schedule, step: int, steps: int) -> float:
