@@ -241,7 +241,9 @@ def test_nce_where_the_noise_never_draws_a_class():
     z = torch.tensor([[0.3, 2.0, -1.0], [0.3, -2.0, 1.0]], dtype=torch.float64, requires_grad=True)
     loss = losses.nce(z, torch.tensor([1, 0]), noise=q, reduction="none")
     formula = reference.nce(25, q.tolist())
-    np.testing.assert_allclose(loss.detach().numpy(), [formula(z[0].detach(), 1), formula(z[1].detach(), 0)], rtol=1e-12)
+    np.testing.assert_allclose(
+        loss.detach().numpy(), [formula(z[0].detach(), 1), formula(z[1].detach(), 0)], rtol=1e-12
+    )
     (gradient,) = torch.autograd.grad(loss.sum(), z)
     assert gradient.isfinite().all()
     assert torch.equal(gradient[:, 1], torch.zeros(2, dtype=torch.float64))
