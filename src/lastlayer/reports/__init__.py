@@ -1,6 +1,12 @@
-"""Run folders as tables and as one page: `print_tables(summarise(load("runs")))`."""
+"""Run folders as tables and as one page.
+
+summary = summarise(load("runs"))
+print_tables(summary)
+write_page(summary, "runs/report.html")
+"""
 
 from lastlayer.reports.collect import Run, Runs, load
+from lastlayer.reports.page import render_page, write_page
 from lastlayer.reports.summary import Cell, Column, Group, Summary, summarise
 from lastlayer.reports.terminal import print_problems, print_tables, write_csv
 from lastlayer.reports.verdict import verdict
@@ -15,7 +21,9 @@ __all__ = [
     "load",
     "print_problems",
     "print_tables",
+    "render_page",
     "summarise",
     "verdict",
     "write_csv",
+    "write_page",
 ]

@@ -7,6 +7,7 @@ const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}â
 const number = (value) => (value === null || value === undefined ? "undefined" : Number(value.toPrecision(4)).toString());
 const measureOf = (name) => DATA.measures.find((one) => one.name === name);
 const narrow = () => window.innerWidth < 640;
+const CURVE_HEIGHT = 280;
 const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false, doubleClick: false };
 
 const drawn = [];  // {host, draw}
@@ -23,7 +24,9 @@ function redraw(chart) {
   if (chart.near) chart.draw(chart.host);
 }
 
-function chart(host, draw) {
+// The height keeps the place of a chart that is not drawn yet, so that nothing jumps when it is.
+function chart(host, height, draw) {
+  host.style.minHeight = `${height}px`;
   const made = { host, draw, stale: true, near: false };
   drawn.push(made);
   near.observe(host);
@@ -40,7 +43,7 @@ function layout(extra = {}) {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: false, showlegend: false, hovermode: "closest",
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: style("--soft") },
     hoverlabel: { bgcolor: style("--card"), bordercolor: style("--line"), font: { color: style("--ink"), size: 12 }, align: "left" },
-    margin: { l: 8, r: 10, t: 10, b: 8 }, height: 280,
+    margin: { l: 8, r: 16, t: 10, b: 8 }, height: 280,
     xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
   };
 }
@@ -80,7 +83,7 @@ function buildCurves() {
     const bar = make("div", { className: "bar" }, [menu(name, names(), (value) => { name = value; log = null; update(); }), make("label", {}, [tick, "log scale"])]);
     $("#curves").append(make("div", { className: "card" }, [bar, text, area]));
     tick.addEventListener("change", () => { log = tick.checked; redraw(made); });
-    const made = chart(area, () => drawCurves(area, name, split, tick, log));
+    const made = chart(area, CURVE_HEIGHT, () => drawCurves(area, name, split, tick, log));
     const update = () => { text.textContent = about(measureOf(name)); redraw(made); };
     text.textContent = about(measureOf(name));
     watchers.push(() => redraw(made));
@@ -106,10 +109,35 @@ function drawCurves(area, name, split, tick, log) {
       line: { color: colour(group), width: 2.2, dash: dash(group) }, marker: { color: colour(group) },
     };
   });
+  const reach = groups.flatMap((group) => reachOf(DATA.curves[group], split, name)).filter((value) => !onLog || value > 0);
   Plotly.react(area, [...bands, ...lines], layout({
-    height: narrow() ? 250 : 290, xaxis: { title: { text: "epoch", standoff: 6 }, showgrid: false },
-    yaxis: { type: onLog ? "log" : "linear", exponentformat: "power", nticks: 6 },
+    height: CURVE_HEIGHT, xaxis: { title: { text: "epoch", standoff: 6 }, showgrid: false },
+    yaxis: onLog ? logAxis(reach) : { nticks: 6, range: padded(reach) },
   }), CONFIG);
+}
+
+// What a curve spans after its first measurement, which is of an untrained network and would flatten all the rest.
+function reachOf(curve, split, name) {
+  const [means, spreads] = curve[split][name];
+  const from = means.length > 3 ? 1 : 0;
+  return means.flatMap((mean, i) => (mean === null || i < from ? [] : [mean, mean - (spreads[i] || 0), mean + (spreads[i] || 0)]));
+}
+
+function padded(values) {
+  if (!values.length) return [0, 1];
+  const low = Math.min(...values), high = Math.max(...values);
+  const room = 0.05 * (high - low) || 0.05 * Math.abs(high) || 1;
+  return [low - room, high + room];
+}
+
+// Plotly's own ticks on a log axis are either too few or a ladder of small digits.
+function logAxis(values) {
+  const range = padded(values.map(Math.log10));
+  const span = range[1] - range[0];
+  const steps = span > 3 ? [1] : span > 1.6 ? [1, 3] : span > 0.7 ? [1, 2, 5] : [1, 1.5, 2, 3, 5, 7];
+  const ticks = [];
+  for (let power = Math.floor(range[0]); power <= range[1]; power += 1) ticks.push(...steps.map((digit) => digit * 10 ** power));
+  return { type: "log", range, tickvals: ticks, ticktext: ticks.map((value) => (value < 1e-3 || value >= 1e4 ? value.toExponential(0) : number(value))) };
 }
 
 function band(group, split, name, floor) {
@@ -129,12 +157,13 @@ function band(group, split, name, floor) {
 function buildStrip() {
   const host = $("#strip");
   const splits = Object.keys(DATA.finals).filter((split) => split !== "run");
+  if (!splits.length) { $("#seeds").hidden = true; return; }
   let split = splits[0], name = DATA.cards[1] || DATA.cards[0];
   const text = make("p", { className: "about" });
   const area = make("div", { className: "chart" });
   const choice = make("div", { className: "switch", role: "group", "aria-label": "Seeds on" });
   const names = DATA.measures.map((one) => one.name).filter((one) => splits.some((each) => DATA.finals[each][one]));
-  const made = chart(area, () => drawStrip(area, (DATA.finals[split] || {})[name]));
+  const made = chart(area, 60 + 30 * DATA.groups.length, () => drawStrip(area, (DATA.finals[split] || {})[name]));
   const update = () => { text.textContent = about(measureOf(name)); redraw(made); };
   buildSwitch(choice, splits.map((one) => [one, DATA.splits[one]]), split, (value) => { split = value; update(); });
   host.append(make("div", { className: "bar" }, [menu(name, names, (value) => { name = value; update(); }), choice]), text, area);
@@ -143,6 +172,7 @@ function buildStrip() {
 }
 
 function drawStrip(area, cells = []) {
+  area.style.minHeight = "";
   const groups = shown().filter((group) => cells[group]).reverse();
   const seeds = groups.map((group) => Object.entries(cells[group]).filter(([, value]) => value !== null));
   const values = seeds.flat().map(([, value]) => value);
@@ -158,7 +188,7 @@ function drawStrip(area, cells = []) {
     marker: { symbol: "line-ns-open", size: 20, line: { width: 2.5 }, color: groups.map(colour) },
   };
   Plotly.react(area, [...dots, means], layout({
-    height: 60 + 30 * groups.length, xaxis: { type: onLog ? "log" : "linear", nticks: narrow() ? 4 : 8 },
+    height: 60 + 30 * groups.length, xaxis: onLog ? logAxis(values) : { nticks: narrow() ? 4 : 8 },
     yaxis: {
       tickvals: groups.map((_, row) => row), ticktext: groups.map((group) => plain(short(DATA.groups[group], narrow() ? 14 : 34))),
       range: [-0.6, groups.length - 0.4], showgrid: true, tickfont: { size: 12.5, color: style("--ink") },
@@ -168,7 +198,7 @@ function drawStrip(area, cells = []) {
 
 // Pictures of single runs: one card a loss.
 
-function buildMany(section, has, draw) {
+function buildMany(section, height, has, draw) {
   const host = $(`#${section} .grid`);
   const groups = DATA.groups.map((_, group) => group).filter((group) => DATA.snapshots[group] && has(DATA.snapshots[group]));
   if (!groups.length) { $(`#${section}`).hidden = true; return []; }
@@ -177,7 +207,7 @@ function buildMany(section, has, draw) {
     const title = make("h3", {}, [swatch(group), make("span", { text: DATA.groups[group] }), make("small", { text: `seed ${DATA.snapshots[group].seed}` })]);
     const card = make("div", { className: "card" }, [title, area]);
     host.append(card);
-    const made = chart(area, () => draw(area, DATA.snapshots[group], group));
+    const made = chart(area, height, () => draw(area, DATA.snapshots[group], group));
     steppers.push(() => redraw(made));
     watchers.push(() => { card.hidden = hidden.has(group); });
     return made;
@@ -204,9 +234,10 @@ function drawLogits(area, snapshot, group) {
       hoverinfo: "text", text: x.map((at, i) => `${kind} logits near ${number(at)}: ${(100 * shares[i]).toFixed(1)} %`),
     };
   });
-  const label = (text, shade, x) => ({ text, xref: "paper", yref: "paper", x, y: 1, xanchor: x ? "right" : "left", yanchor: "top", showarrow: false, font: { color: shade, size: 12 } });
+  const label = (text, shade, x) => ({ text, xref: "paper", yref: "paper", x, y: 1.02, xanchor: x ? "right" : "left", yanchor: "bottom", showarrow: false, font: { color: shade, size: 12 } });
   Plotly.react(area, traces, layout({
-    height: 200, xaxis: { showgrid: false, nticks: 6 }, yaxis: { showticklabels: false, rangemode: "tozero", ticklen: 0 },
+    height: 205, margin: { l: 6, r: 6, t: 26, b: 8 }, xaxis: { showgrid: false, nticks: 6, range: [low, high] },
+    yaxis: { showticklabels: false, rangemode: "tozero", ticklen: 0, showgrid: false, showline: false },
     annotations: [label("false", style("--soft"), 0), label("true", colour(group), 1)],
   }), CONFIG);
 }
@@ -229,7 +260,7 @@ function drawCosines(area, snapshot) {
     xgap: size <= 20 ? 1 : 0, ygap: size <= 20 ? 1 : 0,
     text: z.map((row, i) => row.map((value, j) => `${nameOf(i)} Â· ${nameOf(j)}<br>${value.toFixed(2)}`)),
   }], layout({
-    height: Math.min(340, side || 300), margin: { l: 4, r: 4, t: 8, b: 4 },
+    height: Math.max(300, Math.min(340, side)), margin: { l: 4, r: 4, t: 8, b: 4 },
     xaxis: { ...ticks, showgrid: false, constrain: "domain", showline: false, tickangle: size <= 12 ? 0 : 45 },
     yaxis: { ...ticks, showgrid: false, autorange: "reversed", scaleanchor: "x", constrain: "domain", showline: false },
   }), CONFIG);
@@ -270,7 +301,7 @@ function drawPoints(area, snapshot) {
 }
 
 function buildFeatures() {
-  const charts = buildMany("features", (one) => one.points, drawPoints);
+  const charts = buildMany("features", 300, (one) => one.points, drawPoints);
   if (!charts.length) return;
   const again = () => charts.forEach(redraw);
   if (DATA.snapshots.some((one) => one && one.tsne)) {
@@ -313,8 +344,8 @@ buildTables();
 buildSteppers();
 buildCurves();
 buildStrip();
-buildMany("logits", (one) => one.logits, drawLogits);
-buildMany("cosines", (one) => one.cosines, drawCosines);
+buildMany("logits", 205, (one) => one.logits, drawLogits);
+buildMany("cosines", 300, (one) => one.cosines, drawCosines);
 buildScale();
 buildFeatures();
 if (EPOCHS.length > 1) setStep(step);

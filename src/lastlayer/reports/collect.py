@@ -58,7 +58,8 @@ def load(where: str | Path | Iterable[str | Path], comparison: str | Path | None
 
     Args:
         where: a root folder, a comparison file, a run folder, or a list of run folders. Of a root folder with
-            comparison files in it the newest one says which runs; without any, all run folders in it are taken.
+            comparison files in it the newest one says which runs; all run folders in it are taken where there is
+            none, or where the newest is of a single trial, which compares nothing.
         comparison: the file of the comparison to take from a root folder, or its ID.
 
     Returns:
@@ -85,15 +86,17 @@ def load(where: str | Path | Iterable[str | Path], comparison: str | Path | None
         return _of_comparison(_find_comparison(root, comparison))
     if _is_run(root):
         return Runs((_read(root),))
-    if files := sorted(root.glob("compare-*.json"), key=lambda file: (file.stat().st_mtime, file.name)):
-        return _of_comparison(files[-1], others=len(files) - 1)
+    if files := sorted(root.glob("compare-*.json"), key=lambda file: (file.stat().st_mtime_ns, file.name)):
+        newest = _of_comparison(files[-1], others=len(files) - 1)
+        if len(newest.runs) > 1:
+            return newest
     folders = sorted(path for path in root.iterdir() if _is_run(path))
-    if not folders:
+    if not folders and not files:
         raise FileNotFoundError(
             f"{root} holds no runs: a run is a folder with a trial.json, as `lastlayer train` and `lastlayer compare` "
             f"leave them; give the folder that holds them"
         )
-    return Runs(_without_repeats([_read(path) for path in folders]))
+    return Runs(_without_repeats([_read(path) for path in folders])) if folders else newest
 
 
 def _is_run(path: Path) -> bool:
@@ -143,7 +146,7 @@ def _read(path: Path, asked: Mapping[str, Any] | None = None) -> Run:
             trial = folder.trial()
             problem = _what_happened(folder, status)
         else:
-            problem = f"never started, or not a run folder: {path}"
+            problem = f"never started: there is no run in {path}; run the command again to train it."
     except (DamagedFileError, OSError, KeyError) as error:
         status, result = "damaged", None
         text = f"{path}: no {error} in it" if isinstance(error, KeyError) else str(error)
@@ -157,7 +160,8 @@ def _what_happened(folder: RunFolder, status: str) -> str:
     lines = folder.metrics()
     reached = f"after epoch {lines[-1]['epoch']}" if lines else "before its first epoch"
     if status == "failed":
-        return f"{folder.failure().get('error', 'no reason written')} Use --retry-failed to train it again."
+        reason = str(folder.failure().get("error", "no reason was written down")).rstrip(".")
+        return f"{reason}. Use --retry-failed to train it again."
     if status == "running":
         return f"another process is training it, {reached}."
     return f"cut {reached}; run the command again to resume it."

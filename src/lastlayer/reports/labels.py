@@ -46,10 +46,10 @@ def text_of(value: object) -> str:
 
     Example:
         >>> text_of(0.5), text_of("cosine"), text_of([0.5, 0.75]), text_of(None)
-        ('0.5', 'cosine', '[0.5,0.75]', 'default')
+        ('0.5', 'cosine', '[0.5,0.75]', 'none')
     """
     if value is None:
-        return "default"
+        return "none"
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), sort_keys=True, default=str)
 
 

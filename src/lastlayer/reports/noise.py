@@ -7,7 +7,8 @@ Two rules, by how many seeds two groups share:
   column counts as the median: three seeds can agree by chance, and would then have no noise at all. With one seed
   there is no standard deviation, and nothing is said.
 - five or more: two-sided t-test on the differences paired by seed, corrected by Holm over all groups compared with
-  the best one in the same column; within noise where the corrected p is 0.05 or more.
+  the best one in the same column; within noise where the corrected p is 0.05 or more. The best is chosen from the
+  same numbers, which favours it a little; a winner must beat the second best too.
 """
 
 from __future__ import annotations

@@ -31,9 +31,6 @@ def write_page(summary: Summary, path: str | Path, *, tsne: bool = False) -> Pat
 
     Returns:
         The path.
-
-    Raises:
-        ValueError: when no run is done.
     """
     path = Path(path)
     write_atomically(path, render_page(summary, tsne=tsne).encode())
@@ -41,15 +38,15 @@ def write_page(summary: Summary, path: str | Path, *, tsne: bool = False) -> Pat
 
 
 def render_page(summary: Summary, *, tsne: bool = False) -> str:
-    """The page's HTML."""
-    if not any(group.done for group in summary.groups):
-        raise ValueError("no run is done: there is nothing to show on a page yet")
+    """The page's HTML; where no run is done, it says so and lists them."""
     from plotly.offline import get_plotlyjs
 
     data = chart_data(summary, tsne=tsne)
     data["cards"] = _cards(summary)
     notes = "".join(f"<p>{escape(note)}</p>" for note in data.pop("notes"))
-    sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in verdict(summary))
+    # Characters that no name holds stand for the tags until everything else is escaped.
+    sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in verdict(summary, marks=("\x02", "\x03")))
+    sentences = sentences.replace("\x02", "<b>").replace("\x03", "</b>")
     command = f"<pre><code>{escape(summary.command)}</code></pre>" if summary.command else ""
     return _filled(
         _asset("page.html"),
@@ -74,8 +71,10 @@ def render_page(summary: Summary, *, tsne: bool = False) -> str:
 
 def facts(summary: Summary) -> str:
     """What was compared, in a line."""
-    run = next(run for group in summary.groups for run in group.done.values())
-    data = (run.result or {}).get("data", {})
+    run = next((run for group in summary.groups for run in group.done.values()), None)
+    if run is None or run.result is None:
+        return ""
+    data = run.result.get("data", {})
     samples = data.get("samples", {})
     models = dict.fromkeys(str(group.trial.get("model", {}).get("name", "")) for group in summary.groups)
     epochs = sorted({int(group.trial.get("schedule", {}).get("epochs", 0)) for group in summary.groups})

@@ -39,6 +39,9 @@ FEATURES = ("nc1", "nc2", "nc3", "compactness", "separability", "intra_inter_rat
 """What matters about the features, on train, where a collapse happens."""
 
 
+CLEAR_RATIO = 5.0
+
+
 @dataclass(frozen=True)
 class Cell:
     """One measure of one group."""
@@ -91,8 +94,13 @@ class Column:
 
     @property
     def differs(self) -> bool:
-        """Whether some group is behind the best by more than noise."""
-        return any(cell.standing == "behind" for cell in self.cells)
+        """Whether groups differ by more than noise.
+
+        Some group is behind the best in a corrected test; or, where no test was made, some group is behind and the F
+        ratio is at least 5, since among many groups one falls two standard errors behind by chance.
+        """
+        behind = [cell for cell in self.cells if cell.standing == "behind"]
+        return any(cell.p is not None for cell in behind) or (bool(behind) and self.strength >= CLEAR_RATIO)
 
     @property
     def strength(self) -> float:

@@ -27,8 +27,11 @@ _SAYS = {
 def results(summary: Summary) -> str:
     """One sortable table for each split, all but the first hidden, and the buttons that switch between them."""
     splits = [split for split in summary.splits if split != "run"]
+    if not splits:
+        return "<p>Nothing is measured yet.</p>"
     buttons = "".join(
-        f'<button type="button" data-split="{split}" aria-pressed="{str(i == 0).lower()}">{escape(SPLITS[split])}</button>'
+        f'<button type="button" data-split="{split}" aria-pressed="{"false" if i else "true"}">'
+        f"{escape(SPLITS[split])}</button>"
         for i, split in enumerate(splits)
     )
     tables = "".join(_table(summary, split, hidden=i > 0) for i, split in enumerate(splits))
@@ -41,7 +44,7 @@ def results(summary: Summary) -> str:
         '<button type="button" data-columns="all" aria-pressed="false">all</button></div></div>'
         f'{tables}<p class="note">{winner}<span class="pill best">best</span> '
         f'<span class="pill within">within noise of it</span> {escape(rule(summary))} '
-        "Spreads below the column’s median count as the median. Noise is that of the seeds, not of the test set.</p>"
+        "Spreads below the column's median count as the median. Noise is that of the seeds, not of the test set.</p>"
     )
 
 
@@ -77,7 +80,8 @@ def _head(column: Column, more: bool) -> str:
     classes = " ".join(["more"] * more + ["ties"] * (measure.direction is not None and not column.differs))
     return (
         f'<th scope="col" aria-sort="none" class="{classes}" data-measure="{measure.name}" title="{about}">'
-        f'<button type="button">{escape(measure.title)} <span class="arrow">{_ARROWS[measure.direction]}</span></button></th>'
+        f'<button type="button">{escape(measure.title)} <span class="arrow">{_ARROWS[measure.direction]}</span>'
+        "</button></th>"
     )
 
 
@@ -135,8 +139,9 @@ def settings(summary: Summary) -> str:
     own = [settings_of(group.trial) for group in summary.groups]
     if not own:
         return ""
-    apart = differing(own)
-    shared = {name: value for name, value in own[0].items() if name not in apart}
+    different = differing(own)
+    shared = {name: value for name, value in own[0].items() if name not in different}
+    apart = [name for name in different if name != "loss.name"]  # the label says it
     rows = "".join(
         f'<tr data-group="{escape(group.label)}"><th scope="row"><span class="name">{escape(group.label)}</span></th>'
         + "".join(f"<td>{escape(text_of(each[name])) if name in each else ''}</td>" for name in apart)
@@ -151,7 +156,7 @@ def settings(summary: Summary) -> str:
         else ""
     )
     return (
-        f"{differences}<h3>The same for all</h3>{_pairs(shared)}"
+        f"{differences}<h3>The same for all</h3>{_by_part(shared)}"
         f"<details><summary>Every run and its folder</summary>{_every_run(summary)}</details>"
     )
 
@@ -187,7 +192,7 @@ def _data_facts(data: Mapping[str, Any]) -> dict[str, Any]:
         "name": data.get("name"),
         "samples": ", ".join(f"{count:,} {split}" for split, count in samples.items()),
         "classes": len(data.get("class_names", [])),
-        "input": " × ".join(str(size) for size in data.get("in_shape", [])),
+        "input": " x ".join(str(size) for size in data.get("in_shape", [])),
     }
     facts |= {f"checksum of {name}": value for name, value in data.get("checksums", {}).items()}
     if data.get("notes"):
@@ -203,6 +208,19 @@ def _values(facts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         several = len(counts) > 1
         made[name] = "; ".join(f"{value} ({count} runs)" if several else value for value, count in counts.items())
     return made
+
+
+def _by_part(values: Mapping[str, Any]) -> str:
+    """Settings by the part of the trial that they belong to, a line each."""
+    parts: dict[str, list[tuple[str, Any]]] = {}
+    for name, value in values.items():
+        part, _, last = name.partition(".")
+        parts.setdefault(part if last else "trial", []).append((last or name, value))
+    items = []
+    for part, pairs in parts.items():
+        texts = (f"<span><i>{escape(name)}</i> {escape(text_of(value))}</span> " for name, value in pairs)
+        items.append(f"<dt>{escape(part)}</dt><dd>{''.join(texts)}</dd>")
+    return f'<dl class="parts">{"".join(items)}</dl>'
 
 
 def _pairs(values: Mapping[str, Any]) -> str:

@@ -74,9 +74,12 @@ def _print(console: Console, summary: Summary, title: str, columns: Sequence[Col
 
     labels = [_with_count(summary, i) for i in range(len(summary.groups))]
     stub = max([len(label) for label in labels], default=0)
-    for position, part in enumerate(_fitting(columns, stub, console.width, len(labels))):
+    # A narrow gap is worth it only where it saves a second part.
+    fits = {gap: _fitting(columns, stub, console.width, len(labels), gap) for gap in (1, 2)}
+    gap = 1 if len(fits[1]) < len(fits[2]) else 2
+    for position, part in enumerate(fits[gap]):
         console.print(f"\n{title}{', continued' * (position > 0)}", style="bold", highlight=False)
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+        table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="")
         table.add_column("", no_wrap=True)
         for column in part:
             quiet = column.measure.direction is None or not column.differs
@@ -108,15 +111,15 @@ def _cell(column: Column, group: int) -> Text:
     return Text(_plain(column, group), style=_STYLES.get(column.cells[group].standing or "", ""))
 
 
-def _fitting(columns: Sequence[Column], stub: int, width: int, groups: int) -> list[list[Column]]:
+def _fitting(columns: Sequence[Column], stub: int, width: int, groups: int, gap: int) -> list[list[Column]]:
     """Columns in as few parts as fit beside the labels."""
     parts: list[list[Column]] = []
     used = 0
     for column in columns:
-        need = 2 + max([len(_head(column)), *(len(_plain(column, i)) for i in range(groups))])
+        need = gap + max([len(_head(column)), *(len(_plain(column, i)) for i in range(groups))])
         if not parts or used + need > width:
             parts.append([])
-            used = stub + 2
+            used = stub + gap
         parts[-1].append(column)
         used += need
     return parts

@@ -5,40 +5,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lastlayer.reports.noise import ENOUGH_SEEDS
-from lastlayer.reports.summary import DECISIONS, FEATURES, Column, Split, Summary
+from lastlayer.reports.summary import CLEAR_RATIO, DECISIONS, FEATURES, Column, Split, Summary
 
 _MOST_NAMED = 3
 
 
-def verdict(summary: Summary) -> list[str]:
+def verdict(summary: Summary, *, marks: tuple[str, str] = ("", "")) -> list[str]:
     """Sentences for the head of a table or page, the most important first.
 
-    The measures named as differing are those of the default columns in which some group is behind the best, the ones
+    The measures named as differing are those of the default columns in which groups differ by more than noise, the ones
     with the largest F ratio first.
+
+    Args:
+        marks: put before and after the name of a group, such as quotes.
     """
-    finished = [group for group in summary.groups if group.done]
+    labels = [f"{marks[0]}{group.label}{marks[1]}" for group in summary.groups]
+    finished = [label for label, group in zip(labels, summary.groups, strict=True) if group.done]
     if not finished:
         return ["No run is finished: there is nothing to compare yet."]
     if len(finished) == 1:
-        return [f"Only {finished[0].label} has finished runs: there is nothing to compare it with."]
+        return [f"Only {finished[0]} has finished runs: there is nothing to compare it with."]
     sentences = []
     if (column := summary.column("test", "accuracy")) is not None:
-        sentences.append(_on_accuracy(summary, column))
+        sentences.append(_on_accuracy(labels, column))
     if differing := most_differing(summary):
-        named = [_name_best(summary, column) for column in differing[:_MOST_NAMED]]
+        named = [_name_best(labels, column) for column in differing[:_MOST_NAMED]]
         sentences.append(f"What differs most: {_listed(named, 'and')}.")
     elif summary.seeds > 1:
-        sentences.append("No measure differs by more than noise.")
+        sentences.append("No other measure differs clearly.")
     sentences.append(_on_trust(summary))
     return sentences
 
 
 def most_differing(summary: Summary) -> list[Column]:
-    """The default columns other than accuracy in which some group is behind, those with the largest F ratio first."""
+    """The default columns other than accuracy in which groups differ clearly, those with the largest F ratio first."""
     wanted: list[tuple[Split, Sequence[str]]] = [("test", DECISIONS), ("train", FEATURES)]
     columns = [column for split, names in wanted for column in summary.leading(split, names)]
-    found = [column for column in columns if column.differs and column.measure.name != "accuracy"]
-    return sorted(found, key=lambda column: -column.strength)
+    found = [column for column in columns if column.differs and column.strength >= CLEAR_RATIO]
+    return sorted((one for one in found if one.measure.name != "accuracy"), key=lambda column: -column.strength)
 
 
 def rule(summary: Summary) -> str:
@@ -52,8 +56,7 @@ def rule(summary: Summary) -> str:
     )
 
 
-def _on_accuracy(summary: Summary, column: Column) -> str:
-    labels = [group.label for group in summary.groups]
+def _on_accuracy(labels: Sequence[str], column: Column) -> str:
     best = column.best
     if best is None:
         return "Test accuracies cannot be compared."
@@ -84,9 +87,9 @@ def _on_trust(summary: Summary) -> str:
     return f"Differences are paired over {seeds} and Holm-corrected within each column."
 
 
-def _name_best(summary: Summary, column: Column) -> str:
+def _name_best(labels: Sequence[str], column: Column) -> str:
     best = column.best
-    lead = f", {summary.groups[best].label} best" if best is not None else ""
+    lead = f", {labels[best]} best" if best is not None else ""
     return f"{column.measure.title} ({column.split}{lead})"
 
 

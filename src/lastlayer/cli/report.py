@@ -1,0 +1,57 @@
+"""`lastlayer report RUNS`: the tables and the page of runs that are on disk. Tests: tests/cli/test_report.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="RUNS", help="A folder of runs, a comparison file, or several run folders.", show_default="runs"
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write the page; report.html beside the runs if not given.")
+    ] = None,
+    comparison: Annotated[
+        str | None,
+        typer.Option(help="ID or file of the comparison, where a folder holds several; the newest if not given."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Print every measure on every split.")] = False,
+    tsne: Annotated[bool, typer.Option("--tsne", help="Add a t-SNE view of the final features.")] = False,
+    csv: Annotated[Path | None, typer.Option(help="Write every value of every run to this file.")] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Show what finished runs came to: tables here, and one HTML page that opens anywhere without a network.
+
+    Runs that differ only in their seed are one line, mean and standard deviation. Of a folder with comparison files in
+    it the newest says which runs; runs that failed, were cut or are missing are always listed. Nothing is
+    trained or changed.
+    """
+    from lastlayer import reports
+
+    where = runs or [Path("runs")]
+    summary = reports.summarise(reports.load(where if len(where) > 1 else where[0], comparison))
+    if not any(group.done for group in summary.groups):
+        reports.print_problems(summary)
+        counts = ", ".join(sorted(f"{run.status}" for run in summary.problems))
+        raise ValueError(f"no run in {', '.join(map(str, where))} is done ({counts}): there is nothing to report yet")
+    reports.print_tables(summary, everything=everything)
+    page = reports.write_page(summary, out or _beside(where[0]), tsne=tsne)
+    typer.echo(f"page: {page}")
+    if csv is not None:
+        reports.write_csv(summary, csv)
+        typer.echo(f"values: {csv}")
+    if open_page:
+        typer.launch(page.resolve().as_uri())
+
+
+def _beside(where: Path) -> Path:
+    """report.html in the root folder that was given, or that the given comparison or run lies in."""
+    inside = where.is_file() or (where / "trial.json").exists() or (where / "result.json").exists()
+    return (where.parent if inside else where) / "report.html"

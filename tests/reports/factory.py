@@ -1,0 +1,111 @@
+"""Run folders without training: files as a run leaves them, with numbers of the test's choosing."""
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from lastlayer.runs import RunFolder
+from lastlayer.runs.files import write_json
+
+MEASURED = ("accuracy", "nc1", "nc2", "nc3", "compactness", "separability", "intra_inter_ratio", "auprc",
+            "precision_at_90", "precision_at_99", "violation_rate", "ece", "nll", "log_partition_mean")  # fmt: skip
+
+
+def trial(loss="ce", seed=0, options=None, data="digits", lr=0.1, **parts):
+    made = {
+        "data": {"name": data, "options": {}, "seed": 0},
+        "model": {"name": "mlp", "options": {}},
+        "head": {"name": "linear", "options": {}},
+        "loss": {"name": loss, "options": options or {}},
+        "optimiser": {"name": "sgd", "lr": lr, "weight_decay": 1e-4},
+        "schedule": {"name": "cosine", "epochs": 10, "milestones": [0.5, 0.75]},
+        "batch_size": 64,
+        "seed": seed,
+    }
+    return {**made, **copy.deepcopy(parts)}
+
+
+def identity(content: Mapping) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def measures(generator, **given):
+    values = {name: 0.5 + 0.1 * float(torch.rand((), generator=generator)) for name in MEASURED}
+    return {**values, **given}
+
+
+def result(content, *, train=None, test=None, classes=("0", "1", "2"), epochs=(0, 5, 10), seconds=2.0, **more):
+    generator = torch.Generator().manual_seed(int(identity(content), 16) % 2**31)
+    history = [
+        {"epoch": e, "train": measures(generator, **(train or {})), "test": measures(generator, **(test or {}))}
+        for e in epochs
+    ]
+    return {
+        "trial": content,
+        "measures": {part: history[-1][part] for part in ("train", "test")},
+        "history": history,
+        "seconds": seconds,
+        "data": {
+            "name": content["data"]["name"],
+            "class_names": list(classes),
+            "in_shape": [1, 8, 8],
+            "samples": {"train": 1000, "test": 200},
+            "checksums": {"tensors": "ab" * 32},
+            "notes": [],
+        },
+        "machine": {"device": "cpu: a processor", "torch": "2.13.0", "git": None},
+        **more,
+    }
+
+
+def snapshots(classes, epochs=(0, 5, 10), samples=500, dim=8, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    moments, target = len(epochs), torch.arange(samples) % classes
+    made = {
+        "epochs": torch.tensor(epochs),
+        "target": target,
+        "features": torch.randn(classes, dim, generator=generator)[target] + torch.randn(samples, dim) / 5,
+        "points": torch.randn(moments, samples, 2, generator=generator),
+        "range": torch.tensor([[-1.0, 2.0]] * moments),
+        "true_logits": torch.rand(moments, 80, generator=generator) * 100,
+        "false_logits": torch.rand(moments, 80, generator=generator) * 900,
+    }
+    if classes <= 200:
+        made["cosines"] = torch.rand(moments, classes, classes, generator=generator) * 2 - 1
+    return made
+
+
+def done(root, content, *, classes=("0", "1", "2"), epochs=(0, 5, 10), samples=60, **options) -> Path:
+    """A finished run."""
+    folder = RunFolder(Path(root) / identity(content))
+    folder.start(content)
+    for epoch in epochs:
+        folder.append_metrics({"epoch": epoch})
+    made = result(content, classes=classes, epochs=epochs, **options)
+    folder.finish(made, {"w": torch.zeros(1)}, snapshots(len(classes), epochs, samples, seed=content["seed"]))
+    return folder.path
+
+
+def cut(root, content) -> Path:
+    """A run that was interrupted after epoch 3."""
+    folder = RunFolder(Path(root) / identity(content))
+    folder.start(content)
+    folder.append_metrics({"epoch": 3})
+    return folder.path
+
+
+def failed(root, content, error="the loss is not finite at step 7") -> Path:
+    folder = RunFolder(cut(root, content))
+    folder.fail({"error": error})
+    return folder.path
+
+
+def comparison(root, trials, title="A comparison", command="lastlayer compare", name="one") -> Path:
+    path = Path(root) / f"compare-{name}.json"
+    listed = [{"identity": identity(content), "trial": content} for content in trials]
+    write_json(path, {"title": title, "command": command, "trials": listed})
+    return path
