@@ -5,8 +5,13 @@ Results are plain floats, tensors and frozen dataclasses; pictures belong to the
 """
 
 from lastlayer.theory import alignment, bounds, contrastive, dynamics, gradients, landscape, minima, scaling
+from lastlayer.theory._certificate import Certificate
+from lastlayer.theory.unconstrained import Solution, UnconstrainedFeatures
 
 __all__ = [
+    "Certificate",
+    "Solution",
+    "UnconstrainedFeatures",
     "alignment",
     "bounds",
     "contrastive",
