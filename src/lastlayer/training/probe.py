@@ -1,0 +1,180 @@
+"""Heads on given features: reading embeddings as a data set, and the trial that suits them.
+
+A probe is a trial like any other (model `identity`, large batches), so that it resumes, is listed and is compared as
+all runs are. Tests: tests/training/test_probe.py.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lastlayer.data import CorruptFileError, Dataset, Split, stratified
+from lastlayer.data._files import file_digest
+from lastlayer.training import measuring
+from lastlayer.training.trial import DataChoice, ModelChoice, Optimiser, Schedule, Trial
+
+FEATURES = ("features", "x")
+LABELS = ("target", "labels", "y")
+STEPS = 2000  # how many a head needs; more rows than 2000 large batches are seen a few times all the same
+BATCH = (128, 1024)  # a twentieth of the rows within these
+EPOCHS = (5, 100)
+LEARNING_RATE = 0.01
+BLOCK = 1 << 22  # entries of features in float64 at once
+
+
+def load_features(
+    train: str | Path,
+    test: str | Path | None = None,
+    *,
+    standardize: bool = True,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> Dataset:
+    """Read embeddings and their labels from .safetensors or .npz files.
+
+    A file holds `features` (N, d), also called x, in any floating dtype, and `target` (N,), also called labels or y,
+    in any integer dtype; or both splits, under the same names with _train and _test behind. A .safetensors file is
+    mapped, not read: rows come into memory as they are used, in the dtype they have.
+
+    Args:
+        train: the training samples, or both splits.
+        test: the test samples.
+        standardize: divide out the mean and deviation of each entry over the training samples.
+        test_fraction: where one file holds one set, the share of each class to test on.
+        seed: of that split.
+
+    Returns:
+        A data set named by the training file, whose notes say what is measured in part.
+
+    Raises:
+        ValueError: for missing arrays (those found are listed), shapes, dtypes or labels that do not fit, or features
+            that are not finite.
+        FileNotFoundError, CorruptFileError: for files that are not there or not what their name says.
+    """
+    path = Path(train)
+    found = _read(path)
+    checksums = {path.name: file_digest(path)}
+    notes: tuple[str, ...] = ()
+    if test is not None:
+        other = Path(test)
+        more = _read(other)
+        checksums[other.name] = file_digest(other)
+        splits = _split(path, found, ("", "_train")), _split(other, more, ("", "_test"))
+    elif any(name.endswith(("_train", "_test")) for name in found):
+        splits = _split(path, found, ("_train",)), _split(path, found, ("_test",))
+    else:
+        whole = _split(path, found, ("",))
+        kept, held = stratified(whole.target, test_fraction, seed)
+        splits = whole.select(kept), whole.select(held)
+        notes = (f"test set: {test_fraction:g} of each class at random, seed {seed}",)
+    highest = max(int(split.target.max()) for split in splits)
+    if highest >= len(splits[0]):
+        raise ValueError(f"{path}: label {highest} with {len(splits[0])} training samples: labels must be 0 to K-1")
+    mean, std = _statistics(path, splits[0].inputs)
+    dataset = Dataset(
+        path.stem,
+        *splits,
+        tuple(str(k) for k in range(highest + 1)),
+        mean=mean if standardize else None,
+        std=std if standardize else None,
+        checksums=checksums,
+        notes=notes,
+    )
+    return dataset.replace(notes=(*notes, *measuring.limits(dataset)))
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            tensors: dict[str, Tensor] = load_file(path)
+        except SafetensorError as error:
+            raise CorruptFileError(f"{path} is damaged or not a safetensors file: {error}") from error
+        return tensors
+    if path.suffix != ".npz":
+        raise ValueError(f"{path}: features are read from .safetensors and .npz files, not {path.suffix or 'this'}")
+    import numpy
+
+    try:
+        with numpy.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (zipfile.BadZipFile, EOFError, ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise CorruptFileError(f"{path} is damaged or not an npz file of plain arrays: {error}") from error
+    # torch knows the machine's own byte order alone
+    native = {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in arrays.items()}
+    return {name: torch.from_numpy(array) for name, array in native.items() if array.dtype.kind in "biuf"}
+
+
+def _split(path: Path, found: dict[str, Tensor], endings: Iterable[str]) -> Split:
+    features = _one(path, found, [name + ending for ending in endings for name in FEATURES])
+    target = _one(path, found, [name + ending for ending in endings for name in LABELS])
+    if features.dim() != 2 or not features.is_floating_point() or not features.numel():
+        described = f"{features.dtype} {tuple(features.shape)}"
+        raise ValueError(f"{path}: features must be floating point (N, d) and not empty, got {described}")
+    if target.dim() != 1 or target.is_floating_point() or target.dtype is torch.bool or len(target) != len(features):
+        described = f"{target.dtype} {tuple(target.shape)}"
+        raise ValueError(f"{path}: target must be integers ({len(features)},), one a row of features, got {described}")
+    return Split(features, target.long())
+
+
+def _one(path: Path, found: dict[str, Tensor], names: list[str]) -> Tensor:
+    for name in names:
+        if name in found:
+            return found[name]
+    listed = ", ".join(sorted(found)) or "nothing"
+    raise ValueError(f"{path} holds no {names[0]} (or {', '.join(names[1:])}); it holds {listed}")
+
+
+def _statistics(path: Path, features: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of each entry, in float64 and block by block: a float64 copy of all would be too large."""
+    blocks = torch.split(features, max(1, BLOCK // features.shape[1]))
+    mean = torch.stack([block.double().sum(0) for block in blocks]).sum(0) / len(features)
+    if not bool(mean.isfinite().all()):
+        rows = (~features.isfinite().all(1)).nonzero().flatten()
+        where = f"row {int(rows[0])}" if len(rows) else "their sum"
+        raise ValueError(f"{path}: features are not finite, first at {where}")
+    square = torch.stack([(block.double() - mean).square().sum(0) for block in blocks]).sum(0)
+    std = (square / len(features)).sqrt()
+    return tuple(mean.tolist()), tuple(torch.where(std == 0, 1.0, std).tolist())
+
+
+def probe_trial(dataset: Dataset, train: str | Path, test: str | Path | None = None, **options: Any) -> Trial:
+    """The trial that trains a linear head on the features of `load_features`, before a loss is chosen.
+
+    AdamW at one learning rate for every loss: its steps do not depend on the scale of a loss, which SGD's do. Batches
+    of a twentieth of the rows within 128 to 1024, and 5 to 100 epochs for about 2000 steps.
+
+    Args:
+        dataset: what `load_features` gave.
+        train, test: the files it was given, and `options` what else: they name the data in the trial.
+
+    Example:
+        >>> split = Split(torch.randn(1000, 8), torch.arange(1000) % 10)
+        >>> trial = probe_trial(Dataset("some", split, split, tuple("abcdefghij")), "some.npz")
+        >>> trial.model.name, trial.batch_size, trial.schedule.epochs
+        ('identity', 128, 100)
+    """
+    rows = len(dataset.train)
+    batch = min(rows, max(BATCH[0], min(BATCH[1], rows // 20)))
+    epochs = max(EPOCHS[0], min(EPOCHS[1], round(STEPS / (rows // batch))))
+    named = {} if test is None else {"test": str(test)}
+    return Trial(
+        data=DataChoice(str(train), {**named, **options}),
+        model=ModelChoice("identity"),
+        optimiser=Optimiser("adamw", lr=LEARNING_RATE),
+        schedule=Schedule(epochs=epochs),
+        batch_size=batch,
+        evaluations=1,
+    )
