@@ -16,6 +16,8 @@ class Decomposition:
         ln: the pieces LN_i, [N, K, K]: entry [n, i] is a covector over the logits.
         ce: the pieces CE_i, [N, K, K].
         gamma: the exponent of the normalisation.
+        gradient: the combination, [N, K]: the gradient of every sample's SLN loss with respect to its logits. It is summed
+            with the probabilities of LN and CE cancelled, so that it holds where those underflow.
     """
 
     c1: Tensor
@@ -23,10 +25,11 @@ class Decomposition:
     ln: Tensor
     ce: Tensor
     gamma: float
+    gradient: Tensor
 
     @property
-    def gradient(self) -> Tensor:
-        """The combination, [N, K]: the gradient of every sample's SLN loss with respect to its logits."""
+    def combination(self) -> Tensor:
+        """sum_i [c1_i gamma LN_i + c2_i (1 - gamma) CE_i], [N, K], from the pieces as they are stored."""
         ln_part = (self.c1.unsqueeze(-1) * self.ln).sum(1)
         ce_part = (self.c2.unsqueeze(-1) * self.ce).sum(1)
         return self.gamma * ln_part + (1.0 - self.gamma) * ce_part
@@ -104,7 +107,13 @@ def decompose(logits: Tensor, target: Tensor, gamma: float, tau: float) -> Decom
     slopes = toward / (tau * safe).unsqueeze(-1) - along / (tau * safe**3).unsqueeze(-1)  # ds_i/df_l
     ln = -(log_p_ln.exp() * keep).unsqueeze(-1) * slopes
     ce = -(log_p_ce.exp() * others).unsqueeze(-1) * toward
-    return Decomposition(c1 * keep, c2 * keep, ln, ce, gamma)
+    p = (log_p.exp() * keep).unsqueeze(-1)
+    ln_term = gamma * (safe ** (1.0 - gamma)).unsqueeze(-1) * slopes
+    ce_term = (1.0 - gamma) / (tau * safe**gamma).unsqueeze(-1) * toward
+    gradient = -(p * (ln_term + ce_term)).sum(1)
+    # an infinite coefficient times an underflowed piece would be NaN
+    largest = torch.finfo(logits.dtype).max
+    return Decomposition(c1.clamp(max=largest) * keep, c2.clamp(max=largest) * keep, ln, ce, gamma, gradient)
 
 
 def zero_logits_point(weight: Tensor, bias: Tensor | None = None) -> Tensor:
