@@ -27,7 +27,7 @@ def counterexample(a):
 
 
 def least_without_separation(loss, N=2, K=2, starts=12, steps=300, seed=0):
-    """Search for the smallest loss of a sample that is not separated, with one true logit held at or below a false one."""
+    """Search for the least loss of an unseparated sample: one true logit is held at or below a false one."""
     y = torch.arange(N) % K
     generator = torch.Generator().manual_seed(seed)
     pairs = [(i, n, j) for i, n, j in itertools.product(range(N), range(N), range(K)) if j != y[n]]

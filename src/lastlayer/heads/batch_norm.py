@@ -11,8 +11,8 @@ from lastlayer.heads._head import Head, initial_weight
 class BatchNormHead(Head):
     """logits = W BN(h), BN(h) = gamma (h - mean) / sd, with no shift and no bias.
 
-    In training the statistics are the batch's, in evaluation the running ones. With eps = 0 the quadratic mean of the
-    features' norm over a training batch is ||gamma||, which is what ties weight decay to collapse.
+    In training the statistics are the batch's, in evaluation the running ones. But for eps, which torch wants positive,
+    the quadratic mean of the features' norm over a training batch is ||gamma||: that ties weight decay to collapse.
 
     Args:
         in_features: d.
