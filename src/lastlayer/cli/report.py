@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -39,8 +40,9 @@ def report(
     summary = reports.summarise(reports.load(where if len(where) > 1 else where[0], comparison))
     if not any(group.done for group in summary.groups):
         reports.print_problems(summary)
-        counts = ", ".join(sorted(f"{run.status}" for run in summary.problems))
-        raise ValueError(f"no run in {', '.join(map(str, where))} is done ({counts}): there is nothing to report yet")
+        counts = Counter(run.status for run in summary.problems)
+        found = ", ".join(f"{count} {status}" for status, count in counts.items())
+        raise ValueError(f"no run in {', '.join(map(str, where))} is done ({found}): there is nothing to report yet")
     reports.print_tables(summary, everything=everything)
     page = reports.write_page(summary, out or _beside(where[0]), tsne=tsne)
     typer.echo(f"page: {page}")

@@ -191,12 +191,13 @@ def _points(points: Array, target: NDArray[np.int64], epochs: Sequence[int], mos
 
 def _tsne(features: Array) -> Array:
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     if len(features) < 4:
         return np.zeros((len(features), 2))
-    made: Array = TSNE(perplexity=min(30.0, (len(features) - 1) / 3), init="pca", random_state=0).fit_transform(
-        features
-    )
+    with threadpool_limits(1):  # so few samples gain nothing from threads, and lose much where the cores are busy
+        view = TSNE(perplexity=min(30.0, (len(features) - 1) / 3), init="pca", random_state=0)
+        made: Array = view.fit_transform(features)
     return made
 
 

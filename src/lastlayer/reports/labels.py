@@ -22,11 +22,11 @@ def settings_of(trial: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             flat[name] = value
             continue
-        for inner, setting in value.items():
-            if inner == "options" and isinstance(setting, Mapping):
-                flat |= {f"{name}.{option}": chosen for option, chosen in setting.items()}
-            else:
-                flat[f"{name}.{inner}"] = setting
+        options = value.get("options", {})
+        fields = {inner: setting for inner, setting in value.items() if inner != "options"}
+        flat |= {f"{name}.{inner}": setting for inner, setting in fields.items()}
+        for option, chosen in options.items():
+            flat[f"{name}.options.{option}" if option in fields else f"{name}.{option}"] = chosen
     return flat
 
 

@@ -63,6 +63,9 @@ def _on_accuracy(labels: Sequence[str], column: Column) -> str:
     value = column.text(best)
     if column.winner is not None:
         return f"{labels[best]} wins on test accuracy with {value}: every other is behind after correction."
+    if not column.differs and any(cell.standing == "behind" for cell in column.cells):
+        means = [column.measure.text(cell.mean) for cell in column.cells if cell.comparable]
+        return f"Test accuracy hardly differs: from {min(means)} to {max(means)}, the latter {labels[best]}."
     rest = [i for i in range(len(labels)) if i != best]
     within = [labels[i] for i in rest if column.cells[i].standing in ("best", "within")]
     behind = [labels[i] for i in rest if column.cells[i].standing == "behind"]

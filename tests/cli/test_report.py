@@ -1,0 +1,92 @@
+import csv
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from lastlayer.cli.report import report
+
+# Test folders cannot import from each other.
+factory = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "reports" / "factory.py")))
+trial = factory.trial
+
+app = typer.Typer()
+app.command()(report)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "runs"
+    for loss in ("ce", "sln"):
+        for seed in range(2):
+            factory.done(folder, trial(loss, seed))
+    return folder
+
+
+def test_tables_and_a_page_beside_the_runs(root):
+    made = run(root)
+    assert made.exit_code == 0, made.output
+    assert "What it decides (test)" in made.output
+    assert "report.html" in made.output
+    assert "<h1>2 losses on digits</h1>" in (root / "report.html").read_text()
+
+
+def test_page_and_values_where_asked_for(root, tmp_path):
+    page, values = tmp_path / "deep" / "page.html", tmp_path / "values.csv"
+    made = run(root, "--out", page, "--csv", values, "--all")
+    assert made.exit_code == 0, made.output
+    assert page.exists()
+    assert "log Z mean" in made.output
+    with values.open(newline="") as file:
+        assert {row["group"] for row in csv.DictReader(file)} == {"ce", "sln"}
+    assert not (root / "report.html").exists()
+
+
+def test_several_run_folders_or_a_comparison_file(root):
+    folders = [root / factory.identity(trial("ce", seed)) for seed in range(2)]
+    made = run(*folders)
+    assert made.exit_code == 0, made.output
+    assert "1 loss on digits" in made.output
+    assert (root / "report.html").exists()
+    file = factory.comparison(root, [trial("sln", seed) for seed in range(3)], title="Three seeds")
+    for arguments in ([file], [root], [root, "--comparison", "one"]):
+        made = run(*arguments)
+        assert made.exit_code == 0, made.output
+        assert "Three seeds" in made.output
+        assert "missing" in made.output
+        assert "sln seed 2" in made.output
+
+
+def test_unfinished_runs_only(tmp_path):
+    factory.failed(tmp_path, trial("ce"), "NaN at step 7")
+    factory.cut(tmp_path, trial("sln"))
+    made = run(tmp_path)
+    assert made.exit_code != 0
+    assert "NaN at step 7" in made.output
+    assert "is done (1 failed, 1 interrupted)" in str(made.exception) or "(1 interrupted, 1 failed)" in str(
+        made.exception
+    )
+
+
+def test_a_folder_without_runs(tmp_path):
+    made = run(tmp_path)
+    assert isinstance(made.exception, FileNotFoundError)
+    assert "holds no runs" in str(made.exception)
+
+
+def test_a_damaged_result_is_named_and_the_rest_reported(root):
+    path = root / factory.identity(trial("ce", 0)) / "result.json"
+    path.write_text(path.read_text().replace("0.5", "0.6", 1))
+    made = run(root)
+    assert made.exit_code == 0
+    flat = made.output.replace("\n", "")
+    assert str(path) in flat
+    assert "Delete the folder" in flat
+    assert "ce (1 of 2)" in made.output
