@@ -108,8 +108,8 @@ def test_nce_with_uneven_noise_has_an_infimum_for_every_label() -> None:
         z = torch.full((1, 3), -60.0, dtype=torch.float64)
         z[0, label] = 0.0
         a = 4 * q
-        terms = sum(4 * r * math.log1p(math.exp(v - math.log(4 * r))) for r, v in zip((0.5, 0.3, 0.2), z[0].tolist(), strict=True))
-        assert found.infimum[label] == pytest.approx(math.log1p(a) + terms, rel=1e-6)
+        terms = sum(4 * r * math.log1p(math.exp(v - math.log(4 * r))) for r, v in zip((0.5, 0.3, 0.2), z[0].tolist(),
+        strict=True)) assert found.infimum[label] == pytest.approx(math.log1p(a) + terms, rel=1e-6)
 
 
 def test_missing_alpha_in_appendix_a1() -> None:

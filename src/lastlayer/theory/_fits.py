@@ -65,7 +65,7 @@ def _finish(kind: str, b: float, shape: Tensor, y: Tensor, constants: int) -> Fi
 
 def _search(shape: Callable[[float], Tensor], low: float, high: float, y: Tensor) -> float:
     """Variable projection: for every b the best a and c are linear, so only b is searched."""
-    return minimise(lambda b: _linear(shape(b), y)[2], low, high, points=2000)
+    return minimise(lambda b: _linear(shape(b), y)[2], low, high, points=300)
 
 
 def fit_inverse(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor) -> Fit:

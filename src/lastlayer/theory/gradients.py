@@ -16,8 +16,8 @@ class Decomposition:
         ln: the pieces LN_i, [N, K, K]: entry [n, i] is a covector over the logits.
         ce: the pieces CE_i, [N, K, K].
         gamma: the exponent of the normalisation.
-        gradient: the combination, [N, K]: the gradient of every sample's SLN loss with respect to its logits. It is summed
-            with the probabilities of LN and CE cancelled, so that it holds where those underflow.
+        gradient: the combination, [N, K]: the gradient of every sample's SLN loss with respect to its logits. It is
+            summed with the probabilities of LN and CE cancelled, so that it holds where those underflow.
     """
 
     c1: Tensor

@@ -189,14 +189,15 @@ def optimal_bias_limit(K: int, scale: float) -> float:
 def predicted_exponent(loss: str, K: int, scale: float | None = None) -> float:
     r"""Exponent b with which the steps to collapse should grow like e^{b scale}: K/(K-1) for ce, K/(2(K-1)) for bce.
 
-    Near collapse the gradient of the scores is scale^2 times the loss's residual, which decays with this exponent
-    (BCE at its optimal bias). The factor scale^2 makes the growth slower at any finite scale: the local exponent is
-    b - 2/scale. The paper fits 0.87 and 0.52 for K = 10 against limits of 1.111 and 0.556.
+    Near collapse everything is driven by the loss's residual, which decays with this exponent (BCE at its optimal
+    bias). The scores of cross-entropy move by scale^2 times the residual, which slows the growth at a finite scale,
+    down to b - 2/scale. The slowest part of BCE is its trained bias, whose gradient has no factor of the scale: its
+    local exponent is b. The paper fits 0.87 and 0.52 for K = 10 against limits of 1.111 and 0.556.
 
     Args:
         loss: "ce" or "bce".
         K: number of classes, at least 2.
-        scale: where the local exponent is wanted; None for the limit of large scales.
+        scale: where the lower end of the local exponent is wanted; None for the limit of large scales, its upper end.
 
     Paper: 003, Equation 219; the prediction is derived from Theorems 1 and 2.
 
@@ -207,7 +208,7 @@ def predicted_exponent(loss: str, K: int, scale: float | None = None) -> float:
     _check_loss(loss)
     check_classes("K", K)
     limit = K / (K - 1) if loss == "ce" else K / (2.0 * (K - 1))
-    return limit if scale is None else limit - 2.0 / scale
+    return limit if scale is None or loss == "bce" else limit - 2.0 / scale
 
 
 def predicted_power(K: int) -> int:
