@@ -1,11 +1,9 @@
-import csv
 import io
 
 import pytest
 from rich.console import Console
 
 from lastlayer.reports import load, print_tables, summarise
-from lastlayer.reports.terminal import write_csv
 
 from . import factory
 from .factory import trial
@@ -80,16 +78,3 @@ def test_nothing_done(tmp_path):
     text = printed(tmp_path)
     assert "No run is finished" in text
     assert "ce seed 0" in text
-
-
-def test_csv_holds_every_value_and_every_run(root, tmp_path):
-    path = tmp_path / "values.csv"
-    summary = summarise(load(root))
-    write_csv(summary, path)
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    done = [row for row in rows if row["status"] == "done"]
-    assert len(done) == 5 * (2 * len(factory.MEASURED) + 1)
-    (one,) = [r for r in done if (r["group"], r["seed"], r["split"], r["measure"]) == ("sln", "1", "train", "nc1")]
-    assert float(one["value"]) == 0.1 + 0.2 + 0.01
-    assert [(row["group"], row["seed"]) for row in rows if row["status"] == "failed"] == [("sln", "2")]

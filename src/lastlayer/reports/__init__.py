@@ -6,9 +6,11 @@ write_page(summary, "runs/report.html")
 """
 
 from lastlayer.reports.collect import Run, Runs, load
+from lastlayer.reports.columns import Cell, Column
 from lastlayer.reports.page import render_page, write_page
-from lastlayer.reports.summary import Cell, Column, Group, Summary, summarise
-from lastlayer.reports.terminal import print_problems, print_tables, write_csv
+from lastlayer.reports.summary import Group, Summary, summarise
+from lastlayer.reports.terminal import print_problems, print_tables
+from lastlayer.reports.values import write_csv
 from lastlayer.reports.verdict import verdict
 
 __all__ = [

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lastlayer.reports.collect import Run
-from lastlayer.reports.summary import SPLITS, Group, Summary
+from lastlayer.reports.columns import SPLITS
+from lastlayer.reports.summary import Group, Summary
 from lastlayer.runs import DamagedFileError, RunFolder
 
 Array = NDArray[np.float64]

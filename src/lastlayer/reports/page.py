@@ -1,7 +1,8 @@
 """One HTML file that shows a whole comparison and needs nothing else: no network, no folder beside it.
 
-page.html is the frame, page.css its look, page.js and charts.js what moves; tables come from `tables`, the data of the
-charts from `charts`. Tests: tests/reports/test_page.py and, in a real browser, tests/browser/test_page.py.
+page.html is the frame, page.css its look, page.js, curves.js and pictures.js what moves, in this order; tables come
+from `tables`, the data of the charts from `charts`. Tests: tests/reports/test_page.py and, in a real browser,
+tests/browser/test_page.py.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def render_page(summary: Summary, *, tsne: bool = False) -> str:
             "footer": f"Written by lastlayer {lastlayer.__version__}. This file holds everything it shows.",
             "data": for_script(data),
             "plotly": get_plotlyjs(),
-            "js": _asset("page.js") + _asset("charts.js"),
+            "js": "".join(_asset(name) for name in ("page.js", "curves.js", "pictures.js")),
         },
     )
 

@@ -1,31 +1,21 @@
-"""Run folders as numbers: groups of runs that differ only in their seed, and for each measure which of them is best.
+"""Run folders as numbers: groups of runs that differ only in their seed, and for each measure a column.
 
-How groups are compared is written in `lastlayer.reports.noise`. Tests: tests/reports/test_summary.py.
+Tests: tests/reports/test_summary.py.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from lastlayer.measures import MEASURES, Measure
 from lastlayer.reports.collect import Run, Runs
+from lastlayer.reports.columns import SPLITS, Cell, Column, Split, compared
 from lastlayer.reports.labels import labels_of
-from lastlayer.reports.noise import ENOUGH_SEEDS, LEVEL, f_ratio, holm, paired_p, spread, within_two_errors
-
-Split = Literal["test", "train", "best", "validation", "run"]
-SPLITS: dict[Split, str] = {
-    "test": "test",
-    "train": "train",
-    "best": "test, at the epoch best in validation",
-    "validation": "validation, at its best epoch",
-    "run": "whole run",
-}
-Standing = Literal["winner", "best", "within", "behind", "unknown"]
+from lastlayer.reports.noise import spread
 
 # Trials that share a machine slow each other down, so that no time is better than another.
 SECONDS = Measure("seconds", "seconds", "wall-clock time of training and measuring", None, (), "", ".1f")
@@ -37,79 +27,6 @@ DECISIONS = (
 """What matters about the decisions, on test."""
 FEATURES = ("nc1", "nc2", "nc3", "compactness", "separability", "intra_inter_ratio")
 """What matters about the features, on train, where a collapse happens."""
-
-
-CLEAR_RATIO = 5.0
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One measure of one group."""
-
-    values: Mapping[int, float]
-    """By seed; NaN and infinite ones too."""
-    mean: float
-    """Of the finite values."""
-    std: float
-    """Of the finite values, n - 1 in the denominator; NaN below two."""
-    standing: Standing | None = None
-    """Against the best of the column; None where nothing is better than anything."""
-    p: float | None = None
-    """Of the paired test against the best, Holm-corrected over the column; None where none was made."""
-
-    @property
-    def finite(self) -> dict[int, float]:
-        """The values that a mean can be taken of."""
-        return {seed: value for seed, value in self.values.items() if math.isfinite(value)}
-
-    @property
-    def n(self) -> int:
-        """How many values the mean is of."""
-        return len(self.finite)
-
-    @property
-    def comparable(self) -> bool:
-        """Whether there are values and all are finite: a mean over the runs that went well must not win."""
-        return bool(self.values) and self.n == len(self.values)
-
-
-@dataclass(frozen=True)
-class Column:
-    """One measure on one split, over all groups."""
-
-    split: Split
-    measure: Measure
-    cells: tuple[Cell, ...]
-    """One a group."""
-
-    @property
-    def best(self) -> int | None:
-        """Position of the best group."""
-        return next((i for i, cell in enumerate(self.cells) if cell.standing in ("winner", "best")), None)
-
-    @property
-    def winner(self) -> int | None:
-        """Position of a group that beats all others after correction, if there is one."""
-        return next((i for i, cell in enumerate(self.cells) if cell.standing == "winner"), None)
-
-    @property
-    def differs(self) -> bool:
-        """Whether groups differ by more than noise.
-
-        Some group is behind the best in a corrected test; or, where no test was made, some group is behind and the F
-        ratio is at least 5, since among many groups one falls two standard errors behind by chance.
-        """
-        behind = [cell for cell in self.cells if cell.standing == "behind"]
-        return any(cell.p is not None for cell in behind) or (bool(behind) and self.strength >= CLEAR_RATIO)
-
-    @property
-    def strength(self) -> float:
-        """How far groups are apart relative to their noise, for ordering measures."""
-        return f_ratio([list(cell.values.values()) for cell in self.cells if cell.comparable])
-
-    def text(self, group: int) -> str:
-        """Mean and spread of a group as tables show them."""
-        return text_of_cell(self.measure, self.cells[group])
 
 
 @dataclass(frozen=True)
@@ -143,7 +60,7 @@ class Summary:
     columns: tuple[Column, ...]
     """By split and then in the order of the registry."""
     notes: tuple[str, ...] = ()
-    problems: tuple[Run, ...] = field(default=())
+    problems: tuple[Run, ...] = ()
     """Every run that is not done, with why and what to do."""
 
     @property
@@ -255,61 +172,3 @@ def _cells(values: Sequence[Mapping[int, float]]) -> tuple[Cell, ...]:
         mean, std = spread([value for value in by_seed.values() if math.isfinite(value)])
         made.append(Cell(dict(by_seed), mean, std))
     return tuple(made)
-
-
-def compared(column: Column) -> Column:
-    """The column with each cell's standing against the best one."""
-    rivals = [i for i, cell in enumerate(column.cells) if cell.comparable]
-    if column.measure.direction is None or len(rivals) < 2:
-        return column
-    sign = 1 if column.measure.direction == "higher" else -1
-    best = max(rivals, key=lambda i: sign * column.cells[i].mean)
-    top = column.cells[best]
-    cells = list(column.cells)
-    tested = {}
-    spreads = [cells[i].std for i in rivals if not math.isnan(cells[i].std)]
-    usual = statistics.median(spreads) if spreads else 0.0
-    for i in rivals:
-        cell = cells[i]
-        if i == best:
-            cells[i] = replace(cell, standing="best")
-        elif len(cell.values.keys() & top.values.keys()) >= ENOUGH_SEEDS:
-            tested[i] = paired_p(cell.values, top.values)
-        else:
-            near = within_two_errors(list(cell.values.values()), list(top.values.values()), usual)
-            cells[i] = replace(cell, standing="unknown" if near is None else "within" if near else "behind")
-    for i, p in zip(tested, holm(list(tested.values())), strict=True):
-        cells[i] = replace(cells[i], standing="behind" if p < LEVEL else "within", p=p)
-    for i in rivals:
-        if cells[i].mean == top.mean:
-            cells[i] = replace(cells[i], standing="best")
-    others = [i for i in rivals if i != best]
-    everyone = len(rivals) == len(column.cells)
-    if everyone and len(tested) == len(others) and all(cells[i].standing == "behind" for i in others):
-        cells[best] = replace(cells[best], standing="winner")
-    return replace(column, cells=tuple(cells))
-
-
-def text_of_cell(measure: Measure, cell: Cell) -> str:
-    """Mean ± standard deviation, as tables show them.
-
-    Example:
-        >>> text_of_cell(MEASURES["accuracy"], Cell({0: 0.9, 1: 0.92}, 0.91, 0.0141421))
-        '0.9100 ±.0141'
-    """
-    mean, std = texts_of_cell(measure, cell)
-    return f"{mean} ±{std}" if std else mean
-
-
-def texts_of_cell(measure: Measure, cell: Cell) -> tuple[str, str]:
-    """Mean and standard deviation; the latter with as many decimals as the former and no 0 before the point."""
-    if not cell.n:
-        return "undefined" if cell.values else "-", ""
-    mean = measure.text(cell.mean)
-    if math.isnan(cell.std):
-        return mean, ""
-    if "e" in mean:
-        return mean, f"{cell.std:.1g}"
-    if "." not in mean:
-        return mean, f"{cell.std:.2g}"
-    return mean, f"{cell.std:.{len(mean.partition('.')[2])}f}".removeprefix("0")

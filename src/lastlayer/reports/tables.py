@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from lastlayer.reports.columns import SPLITS, Cell, Column, Split, texts_of_cell
 from lastlayer.reports.labels import differing, settings_of, text_of
 from lastlayer.reports.noise import ENOUGH_SEEDS
-from lastlayer.reports.summary import DECISIONS, FEATURES, SPLITS, Cell, Column, Split, Summary, texts_of_cell
+from lastlayer.reports.summary import DECISIONS, FEATURES, Summary
 from lastlayer.reports.verdict import rule
 
 _ARROWS = {"higher": "↑", "lower": "↓", None: ""}

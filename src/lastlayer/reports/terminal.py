@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lastlayer.reports.summary import DECISIONS, FEATURES, SPLITS, Column, Summary
+from lastlayer.reports.columns import SPLITS, Column
+from lastlayer.reports.summary import DECISIONS, FEATURES, Summary
 from lastlayer.reports.verdict import rule, verdict
 
 if TYPE_CHECKING:
@@ -123,19 +122,3 @@ def _fitting(columns: Sequence[Column], stub: int, width: int, groups: int, gap:
         parts[-1].append(column)
         used += need
     return parts
-
-
-def write_csv(summary: Summary, path: str | Path) -> None:
-    """Write every value of every finished run, a line each: group, seed, split, measure, value, folder."""
-    with Path(path).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["group", "seed", "status", "split", "measure", "value", "run"])
-        for position, group in enumerate(summary.groups):
-            for seed, run in group.done.items():
-                for column in summary.columns:
-                    if seed in column.cells[position].values:
-                        value = repr(column.cells[position].values[seed])
-                        name = column.measure.name
-                        writer.writerow([group.label, seed, run.status, column.split, name, value, run.path])
-        for run in summary.problems:
-            writer.writerow([summary.label_of(run), run.seed, run.status, "", "", "", run.path])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lastlayer.reports.columns import CLEAR_RATIO, Column, Split
 from lastlayer.reports.noise import ENOUGH_SEEDS
-from lastlayer.reports.summary import CLEAR_RATIO, DECISIONS, FEATURES, Column, Split, Summary
+from lastlayer.reports.summary import DECISIONS, FEATURES, Summary
 
 _MOST_NAMED = 3
 
