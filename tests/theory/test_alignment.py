@@ -52,7 +52,7 @@ ALIGNED = ["bce", "mse", "self-norm", "nce", "nce-excluded", "ln", "batch-ce", "
 
 @pytest.mark.parametrize("name", ALIGNED)
 def test_threshold_is_sharp(name: str) -> None:
-    """Minimise the loss under a violation: pull a true logit of one sample down to a false logit of another, or the same."""
+    """Minimise the loss under a violation: a true logit of one sample stays below a false logit of another, or its own."""
     limit = alignment.threshold(module(name), num_classes=K, batch_size=M)
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(M) % K
@@ -108,8 +108,10 @@ def test_nce_with_uneven_noise_has_an_infimum_for_every_label() -> None:
         z = torch.full((1, 3), -60.0, dtype=torch.float64)
         z[0, label] = 0.0
         a = 4 * q
-        terms = sum(4 * r * math.log1p(math.exp(v - math.log(4 * r))) for r, v in zip((0.5, 0.3, 0.2), z[0].tolist(),
-        strict=True)) assert found.infimum[label] == pytest.approx(math.log1p(a) + terms, rel=1e-6)
+        rates = [4 * r for r in (0.5, 0.3, 0.2)]
+        pairs = zip(rates, z[0].tolist(), strict=True)
+        terms = sum(rate * math.log1p(math.exp(v - math.log(rate))) for rate, v in pairs)
+        assert found.infimum[label] == pytest.approx(math.log1p(a) + terms, rel=1e-6)
 
 
 def test_missing_alpha_in_appendix_a1() -> None:

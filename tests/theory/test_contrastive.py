@@ -33,8 +33,9 @@ def reference(name: str, z: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("K", [2, 3, 10, 100])
 def test_profile_bounds_the_loss_with_equality_at_equal_false_logits(name: str, K: int) -> None:
     generator = torch.Generator().manual_seed(K)
-    z = torch.randn(5000, K, generator=generator, dtype=torch.float64) * 10 ** torch.linspace(-1, 1.3,
-    5000).unsqueeze(1) t = z.sum(1) - K * z[:, 0]
+    sizes = 10 ** torch.linspace(-1, 1.3, 5000, dtype=torch.float64).unsqueeze(1)
+    z = sizes * torch.randn(5000, K, generator=generator, dtype=torch.float64)
+    t = z.sum(1) - K * z[:, 0]
     phi = contrastive.phi(name, K)
     assert (reference(name, z) - phi(t) >= -1e-12 * (1 + z.abs().amax(1))).all()
     level = z.clone()

@@ -1,4 +1,4 @@
-"""One-step score changes, thresholds and fits of the normalised-space paper, and the sphere model that they describe."""
+"""One-step score changes, thresholds and fits of the normalised-space paper, and the sphere model they describe."""
 
 import math
 
@@ -23,9 +23,7 @@ def test_published_inverse_fits(rows: dict[float, int], a: float, c: float) -> N
     assert fit.r2 > 0.99
 
 
-@pytest.mark.parametrize(
-    ("rows", "a", "b", "c"), [(LARGE_CE, 0.54, 0.87, -61.83), (LARGE_BCE, 0.49, 0.52, -3.79)]
-)
+@pytest.mark.parametrize(("rows", "a", "b", "c"), [(LARGE_CE, 0.54, 0.87, -61.83), (LARGE_BCE, 0.49, 0.52, -3.79)])
 def test_published_exponential_fits(rows: dict[float, int], a: float, b: float, c: float) -> None:
     fit = scaling.fit_exponential(list(rows), list(rows.values()))
     assert (round(fit.a, 2), round(fit.b, 2)) == (a, b)
@@ -60,8 +58,9 @@ def test_fits_refuse_what_they_cannot_use() -> None:
         scaling.fit_inverse([1.0, 2.0], [1.0, math.nan])
 
 
-def mean_loss(h: torch.Tensor, w: torch.Tensor, y: torch.Tensor, b: torch.Tensor, scale: float, loss: str) ->
-torch.Tensor:
+def mean_loss(
+    h: torch.Tensor, w: torch.Tensor, y: torch.Tensor, b: torch.Tensor, *, scale: float, loss: str
+) -> torch.Tensor:
     z = scale * h @ w.T - b
     true = z[torch.arange(len(y)), y]
     if loss == "ce":
@@ -79,7 +78,7 @@ def test_step_against_an_actual_step(loss: str, scale: float) -> None:
     h, w = h / h.norm(dim=1, keepdim=True), w / w.norm(dim=1, keepdim=True)
     b = torch.randn(K, dtype=torch.float64)
     leaf_h, leaf_w = h.clone().requires_grad_(True), w.clone().requires_grad_(True)
-    dh, dw = torch.autograd.grad(mean_loss(leaf_h, leaf_w, y, b, scale, loss), [leaf_h, leaf_w])
+    dh, dw = torch.autograd.grad(mean_loss(leaf_h, leaf_w, y, b, scale=scale, loss=loss), [leaf_h, leaf_w])
     got_h, got_w = scaling.gradients(h, w, y, scale=scale, bias=b, loss=loss)
     torch.testing.assert_close(got_h, dh, rtol=1e-12, atol=1e-15)
     torch.testing.assert_close(got_w, dw, rtol=1e-12, atol=1e-15)
