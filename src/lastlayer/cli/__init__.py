@@ -8,7 +8,13 @@ from typing import Any
 import typer
 
 from lastlayer.cli.compare import compare, train
+from lastlayer.cli.data import data
+from lastlayer.cli.doctor import doctor
+from lastlayer.cli.export import export
 from lastlayer.cli.measure import measure
+from lastlayer.cli.probe import linear_probe
+from lastlayer.cli.report import report
+from lastlayer.cli.status import status
 
 app = typer.Typer(
     name="lastlayer",
@@ -34,8 +40,9 @@ def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-for _command in (compare, train, measure):
+for _command in (compare, train, linear_probe, measure, report, status, export, doctor):
     app.command()(_in_one_line(_command))
+app.add_typer(data, name="data")
 
 
 def main() -> None:
