@@ -4,12 +4,12 @@
     python benchmarks/probe.py --quick      20,000 rows, 100 classes; about a minute
     python benchmarks/probe.py --rows 1000000 --peers none     a million rows, ours alone
 
-The features are Gaussian classes, written to a file and read back as a user's would be. The peers get the same rows,
-standardised, in float32: `SGDClassifier(loss="log_loss")`, one class against the rest, five passes, and
-`LogisticRegression`, softmax by L-BFGS, at most 50 iterations; the latter holds all logits at once and is left out
-where they would take more than 2 GB. Everything runs on one thread and CPU seconds of this process count, so that what
-others do on the machine does not. Prints seconds of training, the ratio to ours, test accuracy and its difference from
-ours. Measuring, which the peers do not do, is told apart.
+The features are Gaussian classes, written to a file and read back as a user's would be; our learning rates were chosen
+on data of this kind. The peers get the same rows, standardised, in float32: `SGDClassifier(loss="log_loss")`, one class
+against the rest, five passes, and `LogisticRegression`, softmax by L-BFGS, at most 50 iterations; the latter holds all
+logits at once and is left out where they would take more than 2 GB. Everything runs on one thread and CPU seconds of
+this process count, so that what others do on the machine does not. Prints seconds of training, the ratio to ours, test
+accuracy and its difference from ours. Measuring, which the peers do not do, is told apart.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from lastlayer.data import Dataset
 from lastlayer.training import measuring
 from lastlayer.training.loop import Training
 from lastlayer.training.machine import processor
-from lastlayer.training.probe import load_features, probe_trial
+from lastlayer.training.probe import choose_rate, load_features, probe_trial
 from lastlayer.training.trial import LossChoice
 
 LARGEST = 2_000_000_000  # bytes of logits
@@ -39,6 +39,7 @@ def write_features(folder: Path, rows: int, dim: int, classes: int) -> tuple[Pat
     """Gaussian classes that overlap: about a tenth of the samples are nearer to another centre."""
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(classes, dim, generator=generator)
+    folder.mkdir(exist_ok=True)
     files = folder / "train.safetensors", folder / "test.safetensors"
     for file, count in zip(files, (rows, max(classes, rows // 10)), strict=True):
         target = torch.arange(count) % classes
@@ -50,7 +51,7 @@ def write_features(folder: Path, rows: int, dim: int, classes: int) -> tuple[Pat
 
 def train_ours(dataset: Dataset, files: tuple[Path, Path], loss: str) -> tuple[float, float, float]:
     """CPU seconds of training, of measuring both splits once, and test accuracy."""
-    trial = dataclasses.replace(probe_trial(dataset, *files), loss=LossChoice(loss)).resolved()
+    trial = choose_rate(dataclasses.replace(probe_trial(dataset, *files), loss=LossChoice(loss))).resolved()
     start = time.process_time()
     training = Training(trial, dataset)
     for _ in range(trial.schedule.epochs):
@@ -98,6 +99,7 @@ def main() -> None:
         print(f"batches of {trial.batch_size}, {trial.schedule.epochs} epochs; read in {reading:.1f} s")
         print("\n".join(dataset.notes))
         print(f"{'':<34}{'CPU s':>9}{'x ours':>9}{'accuracy':>10}{'- ours':>9}{'measuring s':>13}")
+        train_ours(load_features(*write_features(Path(folder) / "warm-up", 500, 8, 5)), files, "ce")
         ours: tuple[float, float] | None = None
         for loss in arguments.losses.split(","):
             seconds, measured, accuracy = train_ours(dataset, files, loss)

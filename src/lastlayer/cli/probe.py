@@ -34,13 +34,13 @@ def linear_probe(
     seeds: Annotated[int, typer.Option(help="How many seeds a loss.", min=1)] = 3,
     head: Annotated[str, typer.Option(help="linear, normalized, batch-norm, simplex.")] = "linear",
     scale: Annotated[float | None, typer.Option(help="Of a normalized head.", show_default=False)] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Else enough for 2000 steps, 5 to 100.", show_default=False)
-    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Else enough for 800 steps, 5 to 50.", show_default=False)] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Else a twentieth of the rows, 128 to 1024.", show_default=False)
+        int | None, typer.Option(help="Else an eightieth of the rows, 64 to 1024.", show_default=False)
     ] = None,
-    lr: Annotated[float | None, typer.Option(help="Of AdamW; else 0.01.", show_default=False)] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Of AdamW; each loss's own if not given.", show_default=False)
+    ] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Of AdamW; else 0.05.", show_default=False)] = None,
     standardize: Annotated[bool, typer.Option(help="Divide out mean and deviation of each entry.")] = True,
     settings: Annotated[
@@ -84,6 +84,7 @@ def linear_probe(
 def make_trials(base: Trial, losses: str, seeds: int, settings: Sequence[str]) -> list[Trial]:
     """A resolved trial for each loss and seed."""
     from lastlayer.cli._settings import _assignment
+    from lastlayer.training.probe import choose_rate
 
     changes = dict(_assignment(item, "--set") for item in settings)
     names = [name.strip() for name in losses.split(",") if name.strip()]
@@ -93,7 +94,7 @@ def make_trials(base: Trial, losses: str, seeds: int, settings: Sequence[str]) -
     for text in names:
         name, *given = text.split(":")
         options = dict(_assignment(item, f"loss {text}") for item in given)
-        trial = base.with_settings({"loss": {"name": name, "options": options}, **changes}).resolved()
+        trial = choose_rate(base.with_settings({"loss": {"name": name, "options": options}, **changes})).resolved()
         made += [dataclasses.replace(trial, seed=seed) for seed in range(seeds)]
     return made
 
