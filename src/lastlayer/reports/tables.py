@@ -36,7 +36,7 @@ def results(summary: Summary) -> str:
         for i, split in enumerate(splits)
     )
     tables = "".join(_table(summary, split, hidden=i > 0) for i, split in enumerate(splits))
-    winner = '<span class="pill winner">winner ★</span> ' if summary.seeds >= ENOUGH_SEEDS else ""
+    winner = '<span class="pill winner">winner</span> ' if summary.seeds >= ENOUGH_SEEDS else ""
     return (
         '<div class="controls">'
         f'<div class="switch" role="group" aria-label="Measured on" id="splits">{buttons}</div>'
@@ -45,7 +45,8 @@ def results(summary: Summary) -> str:
         '<button type="button" data-columns="all" aria-pressed="false">all</button></div></div>'
         f'{tables}<p class="note">{winner}<span class="pill best">best</span> '
         f'<span class="pill within">within noise of it</span> {escape(rule(summary))} '
-        "Spreads below the column's median count as the median. Noise is that of the seeds, not of the test set.</p>"
+        "Spreads below the column's median count as the median. Noise is that of the seeds, "
+        "not of the test set. Under a pale heading nothing differs clearly.</p>"
     )
 
 
@@ -93,7 +94,6 @@ def _cell(column: Column, cell: Cell, more: bool) -> str:
     says = "; ".join(part for part in (_SAYS[cell.standing], _p(cell), by_seed) if part)
     value = repr(cell.mean) if cell.n else ""
     spread = f'<span class="std">±{std}</span>' if std else ""
-    star = " ★" * (cell.standing == "winner")
     lost = (
         f'<span class="std">{len(cell.values) - cell.n} undefined</span>'
         if cell.n < len(cell.values) and cell.n
@@ -101,7 +101,7 @@ def _cell(column: Column, cell: Cell, more: bool) -> str:
     )
     return (
         f'<td data-value="{value}" class="{classes}" title="{escape(says, quote=True)}">'
-        f'<span class="pill">{escape(mean)}{star}</span>{spread}{lost}</td>'
+        f'<span class="pill">{escape(mean)}</span>{spread}{lost}</td>'
     )
 
 
