@@ -79,6 +79,19 @@ def test_nc1_where_residuals_lie_outside_the_span_of_the_means(ratio):
     torch.testing.assert_close(neural_collapse(features, target).nc1, expected, rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("weak", [1.0, 1e-2, 1e-4, 1e-7, 0.0])
+def test_nc1_with_more_classes_than_directions_and_a_weak_one(weak):
+    """Down to the cut-off and beyond it, where the direction no longer counts."""
+    generator = torch.Generator().manual_seed(0)
+    target = torch.arange(400) % 20
+    stretch = torch.tensor([1.0] * 7 + [weak], dtype=torch.float64)
+    means = torch.randn(20, 8, generator=generator, dtype=torch.float64)
+    noise = torch.randn(400, 8, generator=generator, dtype=torch.float64)
+    features = (means[target] + 1e-2 * noise) * stretch
+    got = neural_collapse(features, target).nc1
+    torch.testing.assert_close(got, reference.nc1(features, target), rtol=1e-5, atol=0)
+
+
 def test_between_scatter_is_not_total_scatter_and_first_sample_is_not_the_class_mean():
     features, target = clusters(50, 3, 4, within=2.0)
     before = features.clone()
@@ -270,6 +283,8 @@ def test_errors_say_what_to_do():
         neural_collapse(features, target[:5])
     with pytest.raises(TypeError, match="integer dtype"):
         neural_collapse(features, target.float())
+    with pytest.raises(TypeError, match=r"torch\.Tensor, got ndarray"):
+        neural_collapse(features.numpy(), target)
     with pytest.raises(TypeError, match="floating point"):
         neural_collapse(target[:, None], target)
     with pytest.raises(ValueError, match="global_mean"):

@@ -2,14 +2,13 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lastlayer import geometry
 from lastlayer.geometry import _chunks, measure
 
 from . import reference
 from .reference import clusters
-
-COSINES = ("intra", "inter", "intra_mean", "intra_min", "inter_mean", "inter_max")
 
 
 @pytest.mark.parametrize("self_pairs", [True, False])
@@ -66,6 +65,53 @@ def test_measure_has_the_gradients_of_the_functions():
     for name, function in pairs.items():
         ours = torch.autograd.grad(getattr(got, name), features, retain_graph=True)[0]
         torch.testing.assert_close(ours, torch.autograd.grad(function(), features)[0], rtol=1e-4, atol=1e-7)
+
+
+class Largest(TorchDispatchMode):
+    """Notes the number of elements of the largest tensor that any operation makes."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else [result]:
+            shares = isinstance(tensor, torch.Tensor) and any(tensor.data_ptr() == t.data_ptr() for t in self.inputs)
+            if isinstance(tensor, torch.Tensor) and not shares:
+                self.elements = max(self.elements, tensor.numel())
+        return result
+
+
+def test_no_copy_of_the_features_is_made():
+    """Least of all N outer products of d x d, as in some public code."""
+    features, target = clusters(20_000, 4, 50)
+    with Largest() as mode:
+        mode.inputs = (features,)
+        measure(features, target, torch.randn(4, 50), torch.randn(4))
+    assert mode.elements <= max(len(features), _chunks.CHUNK_BYTES["cpu"] // 4)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e12, 1e30])
+def test_scale_changes_nothing_even_at_the_ends_of_float32(scale):
+    features, target = clusters(60, 4, 6, within=0.1)
+    whole, scaled = measure(features, target), measure(features * scale, target)
+    for name in ("nc1", "intra_mean", "inter", "compactness", "intra_inter_ratio", "class_distance_variance"):
+        torch.testing.assert_close(getattr(scaled, name), getattr(whole, name), rtol=1e-5, atol=1e-6, msg=name)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_cuda_agrees_with_cpu_also_with_tf32_allowed():
+    features, target = clusters(3000, 7, 40, within=1e-3, offset=10.0)
+    weight, bias = torch.randn(7, 40), torch.randn(7)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        got = measure(features.cuda(), target.cuda(), weight.cuda(), bias.cuda())
+    finally:
+        torch.set_float32_matmul_precision(before)
+    expected = measure(features, target, weight, bias)
+    for name in expected.__dataclass_fields__:
+        torch.testing.assert_close(getattr(got, name).cpu(), getattr(expected, name), rtol=1e-5, atol=1e-6, msg=name)
 
 
 def test_without_weight_and_without_grad():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lastlayer.geometry._inputs import Samples
 
-CHUNK_BYTES = {"cpu": 2**21, "cuda": 2**26}
+CHUNK_BYTES = {"cpu": 2**20, "cuda": 2**26}
 """Size of one chunk: within a core's cache on a CPU, large enough to fill a GPU."""
 
 
@@ -61,7 +61,7 @@ class Chunks:
             self.rows = max(16, min(self.rows, size // (dtype.itemsize * max(features.shape[1], width))))
 
     def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """The number of each chunk, its rows and their labels."""
+        """The number of each chunk, its rows and their labels; the rows are valid until the next chunk."""
         samples = self.samples
         # split, not slices: the gradient of a split is one concatenation, that of each slice as large as the features.
         pairs = zip(torch.split(samples.features, self.rows), torch.split(samples.label, self.rows), strict=True)
@@ -74,9 +74,34 @@ class Chunks:
         if self.samples.differentiable:
             return None
         if name not in self.buffers:
-            shape = (self.rows, self.samples.features.shape[1])
-            self.buffers[name] = torch.empty(shape, dtype=self.dtype, device=self.samples.features.device)
+            self.buffers[name] = self._empty(self.rows, self.samples.features.shape[1])
         return self.buffers[name][:rows]
+
+    def norms(self, name: str, number: int, rows: Tensor) -> Tensor:
+        """The norm of each row, (n,); those of all chunks together are `column(name)`."""
+        if self.samples.differentiable:
+            self.buffers[name] = torch.linalg.vector_norm(rows, dim=1)
+            return self.buffers[name]
+        # One column for all chunks: small tensors kept between large ones that come and go would tear up the heap.
+        if name not in self.buffers:
+            self.buffers[name] = self._empty(len(self.samples.features))
+        out = self.buffers[name][number * self.rows :][: len(rows)]
+        norms: Tensor = torch.linalg.vector_norm(rows, dim=1, out=out)
+        return norms
+
+    def column(self, name: str) -> Tensor:
+        return self.buffers[name].to(torch.float64)
+
+    def product(self, table: Tensor, rows: Tensor) -> Tensor:
+        """table rows', (m, n); valid until the next call."""
+        if self.samples.differentiable or len(rows) < self.rows:
+            return table @ rows.T
+        if "product" not in self.buffers:
+            self.buffers["product"] = self._empty(len(table), self.rows)
+        return torch.mm(table, rows.T, out=self.buffers["product"])
+
+    def _empty(self, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=self.dtype, device=self.samples.features.device)
 
     def minus(self, rows: Tensor, table: Split, label: Tensor | None = None) -> Tensor:
         """rows - table[label], or rows - table for a table of one row; valid until the next call."""

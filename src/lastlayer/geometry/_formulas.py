@@ -34,6 +34,10 @@ def whitening(centred: Tensor) -> Tensor:
     Its rows are v_j / s_j from the singular value decomposition of M. M'M, which has the squares of the singular
     values, is never formed and never inverted.
     """
+    if not centred.requires_grad and len(centred) > centred.shape[1]:
+        full_rank = _triangular_whitening(centred)
+        if full_rank is not None:
+            return full_rank
     left: Tensor
     left, singular, right = torch.linalg.svd(centred.detach(), full_matrices=False)
     rank = int((singular > CUTOFF * singular[0]).sum())
@@ -46,13 +50,28 @@ def whitening(centred: Tensor) -> Tensor:
     return left[:, :rank].T.matmul(inverse.T)
 
 
+def _triangular_whitening(centred: Tensor) -> Tensor | None:
+    """R'^-1 of M = Q R, a fifth of the cost of the singular vectors; None if M may have a direction to cut off."""
+    triangle: Tensor = torch.linalg.qr(centred, mode="r").R
+    if bool((triangle.diagonal() == 0).any()):
+        return None
+    identity = torch.eye(len(triangle), dtype=triangle.dtype, device=triangle.device)
+    inverse: Tensor = torch.linalg.solve_triangular(triangle, identity, upper=True)
+    # The product of the norms bounds the ratio of the largest to the smallest singular value.
+    condition = torch.linalg.matrix_norm(triangle) * torch.linalg.matrix_norm(inverse)
+    return inverse.T if bool(condition < 1 / CUTOFF) else None
+
+
 def simplex_distance(gram: Tensor) -> Tensor:
     """|| G / |G|_F - (I - J) / sqrt(K - 1) ||_F for a K x K matrix G."""
     size = len(gram)
     if size < 2:
         return nan_like(gram)
-    simplex = (torch.eye(size, dtype=gram.dtype, device=gram.device) - 1 / size) / (size - 1) ** 0.5
-    distance: Tensor = torch.linalg.matrix_norm(gram / torch.linalg.matrix_norm(gram) - simplex)
+    difference = gram / torch.linalg.matrix_norm(gram)
+    # In place: the K x K matrices are most of the memory where there are many classes.
+    difference += 1 / (size * (size - 1) ** 0.5)
+    difference.diagonal().sub_(1 / (size - 1) ** 0.5)
+    distance: Tensor = torch.linalg.matrix_norm(difference)
     return distance
 
 
@@ -93,19 +112,19 @@ def cosines(unit_sum: Tensor, nonzero: Tensor, count: Tensor, classes: Tensor, s
     """Average cosines from sums of unit features: over all n_k n_j pairs it is u_k . u_j with u the class means."""
     mean = unit_sum / count[:, None]
     inter = mean @ mean.T  # (K, K)
-    intra = mean.square().sum(dim=1)
+    intra = inter.diagonal().clone()
     if not self_pairs:
         # A class of one sample has no pair.
         pairs = torch.where(count > 1, count * (count - 1), torch.nan)
         intra = (unit_sum.square().sum(dim=1) - nonzero) / pairs
-    inter = inter.diagonal_scatter(intra)
-    size = len(count)
-    if size > 1:
-        inter_mean = off_diagonal_mean(mean)
-        same = torch.eye(size, dtype=torch.bool, device=inter.device)
-        inter_max = inter.masked_fill(same, -torch.inf).amax()
+    # In place where there are no gradients: the K x K matrices are most of the memory where there are many classes.
+    between = inter.clone() if inter.requires_grad else inter
+    inter_max = between.fill_diagonal_(-torch.inf).amax() if len(count) > 1 else nan_like(intra)
+    if inter.requires_grad:
+        inter = inter.diagonal_scatter(intra)
     else:
-        inter_mean = inter_max = nan_like(intra)
+        inter.diagonal().copy_(intra)
+    inter_mean = off_diagonal_mean(mean)
     return Cosines(intra, inter, intra.mean(), intra.amin(), inter_mean, inter_max, classes)
 
 
@@ -136,8 +155,9 @@ def class_distance_variance(square: Tensor, count: Tensor, pair_distance: Tensor
     if size < 2:
         return nan_like(square)
     variance = square / count
-    first, second = torch.triu_indices(size, size, offset=1, device=square.device)
-    return ((variance[first] + variance[second]) / (2 * pair_distance.square())).mean()
+    first = torch.repeat_interleave(variance, torch.arange(size - 1, -1, -1, device=square.device))
+    second = torch.cat([variance[i:] for i in range(1, size)])
+    return ((first + second) / pair_distance.square()).mean() / 2
 
 
 def pair_distances(mean: Tensor) -> Tensor:

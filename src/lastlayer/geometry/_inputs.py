@@ -114,15 +114,17 @@ def check_classifier(weight: Tensor, bias: Tensor | None, dim: int) -> None:
 
 
 @contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """Switch off autocast, and oneDNN's reduced precision of float32 products.
+def full_precision(features: Tensor) -> Iterator[None]:
+    """Switch off autocast on the device of the features, and oneDNN's reduced precision of float32 products.
 
     Under `torch.set_float32_matmul_precision("medium")` a CPU product of float32 matrices runs in bfloat16, which
     would leave three digits. On a GPU every product of this package is float64, where TF32 does not apply.
     """
+    if not isinstance(features, Tensor):
+        raise TypeError(f"features must be a torch.Tensor, got {type(features).__name__}")
     setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = setting.fp32_precision
-    with torch.autocast(device.type, enabled=False):
+    with torch.autocast(features.device.type, enabled=False):
         try:
             setting.fp32_precision = "ieee"
             yield

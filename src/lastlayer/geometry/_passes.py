@@ -51,19 +51,18 @@ def first_pass(samples: Samples, *, units: bool = False) -> Means:
     origin = samples.features[0].detach().to(torch.float64)
     total = origin.new_zeros(len(samples.classes), len(origin))  # (K, d)
     unit_sum = torch.zeros_like(total)
-    norms = []
     chunks = Chunks(samples, torch.float64)
-    for _, rows, label in chunks:
+    for number, rows, label in chunks:
         work = chunks.buffer("minus", len(rows))
         if units:
-            norms.append(torch.linalg.vector_norm(rows, dim=1))
-            unit_sum.index_add_(0, label, torch.mul(rows, zero_safe_inverse(norms[-1])[:, None], out=work))
+            inverse = zero_safe_inverse(chunks.norms("norm", number, rows))
+            unit_sum.index_add_(0, label, torch.mul(rows, inverse[:, None], out=work))
         total.index_add_(0, label, torch.sub(rows, origin, out=work))
     mean = total / samples.count[:, None]
     check_finite(mean, samples)
     if not units:
         return Means(samples.count, origin, mean)
-    return Means(samples.count, origin, mean, unit_sum, _by_class(samples, torch.cat(norms) > 0))
+    return Means(samples.count, origin, mean, unit_sum, _by_class(samples, chunks.column("norm") > 0))
 
 
 def second_pass(
@@ -109,34 +108,34 @@ def _second_pass(
     )
     unit_sum = torch.zeros_like(means.mean)
     disagreements = means.count.new_zeros(())
-    residual_norms, whitened_norms, centred_norms = [], [], []
+    energies = None if table is None else means.count.new_zeros(len(table))  # (rank,)
     chunks = Chunks(samples, dtype, width=len(means.count) if decide else 0)
     for number, rows, label in chunks:
         residual = chunks.minus(rows, own_mean, label)
-        residual_norms.append(torch.linalg.vector_norm(residual, dim=1))
-        if table is not None:
+        chunks.norms("residual", number, residual)
+        if table is not None and energies is not None:
             # One norm a direction, not one a sample: norms of a few entries each would cost more than the product.
-            whitened_norms.append(torch.linalg.vector_norm(table @ residual.T, dim=1))
+            whitened = torch.linalg.vector_norm(chunks.product(table, residual), dim=1)
+            energies = energies + whitened.to(torch.float64).square()
         if units or decide:
             centred = chunks.minus(rows, global_mean)
-            norm = torch.linalg.vector_norm(centred, dim=1)
+            norm = chunks.norms("centred", number, centred)
         if units:
-            centred_norms.append(norm)
             chunks.add_weighted(unit_sum, number, centred, zero_safe_inverse(norm))
         if decide:
             disagreements += _disagreements(decide, rows, centred.detach(), norm, center + means.origin)
 
-    distance = torch.cat(residual_norms).to(torch.float64)
-    energy = torch.cat(whitened_norms).to(torch.float64).square().sum() if table is not None else None
-    square = _by_class(samples, distance.square())
-    if dtype == torch.float32 and not _trusted(distance, centred_norms, energy, whitener):
+    distance = chunks.column("residual")
+    energy = None if energies is None else energies.sum()
+    from_center = chunks.column("centred") if units or decide else None
+    if dtype == torch.float32 and not _trusted(distance, from_center, energy, whitener):
         return None
     return Spread(
-        square,
+        _by_class(samples, distance.square()),
         _by_class(samples, distance),
         energy,
         unit_sum if units else None,
-        _by_class(samples, torch.cat(centred_norms) > 0) if units else None,
+        _by_class(samples, from_center > 0) if units and from_center is not None else None,
         disagreements if decide else None,
     )
 
@@ -162,11 +161,11 @@ def _disagreements(
     return (decisions[0] != decisions[1]).sum()
 
 
-def _trusted(distance: Tensor, centred_norms: list[Tensor], energy: Tensor | None, whitener: Tensor | None) -> bool:
+def _trusted(distance: Tensor, from_center: Tensor | None, energy: Tensor | None, whitener: Tensor | None) -> bool:
     """Whether float32 was good for six digits."""
-    for norms in (distance, *centred_norms[:1]):
+    for norms in (distance, from_center):
         # Squares of smaller or larger norms leave the range of float32.
-        if not 1e-15 < float(norms.max()) < 1e17:
+        if norms is not None and not 1e-15 < float(norms.max()) < 1e17:
             return False
     if energy is None or whitener is None:
         return True

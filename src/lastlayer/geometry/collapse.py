@@ -78,7 +78,7 @@ def neural_collapse(
         >>> [round(float(value), 6) for value in (result.nc1, result.nc2, result.nc3, result.nc4)]
         [0.0, 0.0, 0.0, 0.0]
     """
-    with full_precision(features.device):
+    with full_precision(features):
         samples = prepare(features, target)
         classifier = None if weight is None else select_classifier(weight, bias, samples)
         means = first_pass(samples)
@@ -128,7 +128,7 @@ def self_duality(features: Tensor, target: Tensor, weight: Tensor, *, global_mea
         >>> self_duality(means[target] + 5, target, weight=2 * means).round(decimals=6)
         tensor([1., 1., 1.], dtype=torch.float64)
     """
-    with full_precision(features.device):
+    with full_precision(features):
         samples = prepare(features, target)
         rows, _ = select_classifier(weight, None, samples)
         means = first_pass(samples)

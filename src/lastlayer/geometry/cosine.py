@@ -61,7 +61,7 @@ def cosine_collapse(
         >>> round(float(result.intra_min), 6), round(float(result.inter_max), 6)
         (1.0, -0.5)
     """
-    with full_precision(features.device):
+    with full_precision(features):
         samples = prepare(features, target)
         unit_sum, nonzero = _unit_sums(samples, center)
         return _formulas.cosines(unit_sum, nonzero, samples.count, samples.classes, self_pairs)
@@ -97,7 +97,7 @@ def compactness(features: Tensor, target: Tensor) -> Tensor:
         >>> float(compactness(torch.tensor([[1.0], [2.0], [-1.0], [-2.0]]), target))
         1.0
     """
-    with full_precision(features.device):
+    with full_precision(features):
         samples = prepare(features, target)
         unit_sum, _ = _unit_sums(samples, center=True)
         return _formulas.compactness(unit_sum, samples.count)
@@ -133,7 +133,7 @@ def separability(features: Tensor, target: Tensor) -> Tensor:
         >>> float(separability(torch.tensor([[1.0], [2.0], [-1.0], [-2.0]]), target))
         1.0
     """
-    with full_precision(features.device):
+    with full_precision(features):
         samples = prepare(features, target)
         unit_sum, _ = _unit_sums(samples, center=False)
         return _formulas.separability(unit_sum, samples.count)

@@ -115,7 +115,7 @@ class GeometryMetrics(Metric):
         if self._reference is not None:
             self._reference = None
             moments.drop_second_pass()
-        with full_precision(features.device):
+        with full_precision(features):
             _moments.add(moments, features.detach(), label)
 
     @torch.no_grad()
@@ -149,7 +149,7 @@ class GeometryMetrics(Metric):
                 rows.to(label.device)[present].to(torch.float64),
                 None if offset is None else offset.to(label.device)[present].to(torch.float64),
             )
-        with full_precision(features.device):
+        with full_precision(features):
             # A class without a mean falls on position 0; `seen` counts it where it belongs and compute finds it.
             samples = Samples(features.detach(), position[label], present, means.count)
             spread = second_pass(samples, means, units=True, classifier=classifier, exact=True)
@@ -184,7 +184,7 @@ class GeometryMetrics(Metric):
         if weight is not None:
             self._remember(weight, bias, refined=bool(moments.decided > 0))
             rows = weight.detach().to(present.device)[present].to(torch.float64)
-        with full_precision(present.device):
+        with full_precision(present):
             means = _moments.means(moments, present)
             spread = _moments.spread(moments, present, means.mean - means.center(self.global_mean))
             if torch.equal(moments.reference, moments.count):

@@ -53,7 +53,7 @@ def equivalence(features_a: Tensor, features_b: Tensor, target: Tensor, *, globa
         raise ValueError(
             f"features_a has {len(features_a)} rows and features_b {len(features_b)}: give both for the same samples"
         )
-    with full_precision(features_a.device):
+    with full_precision(features_a):
         centred = []
         for features in (features_a, features_b):
             means = first_pass(prepare(features, target))
@@ -94,7 +94,7 @@ def classifier_equivalence(weight_a: Tensor, weight_b: Tensor) -> Tensor:
         raise ValueError(
             f"weight_a has {len(weight_a)} rows and weight_b {len(weight_b)}: give one row a class in both"
         )
-    with full_precision(weight_a.device):
+    with full_precision(weight_a):
         return _procrustes(*(centre_rows(weight.to(torch.float64)) for weight in (weight_a, weight_b)))
 
 

@@ -38,7 +38,7 @@ def intra_inter_ratio(features: Tensor, target: Tensor) -> Tensor:
         >>> float(intra_inter_ratio(features, torch.tensor([0, 0, 1, 1])))
         0.1
     """
-    with full_precision(features.device):
+    with full_precision(features):
         samples = prepare(features, target)
         means = first_pass(samples)
         spread = second_pass(samples, means)
@@ -76,7 +76,7 @@ def class_distance_variance(features: Tensor, target: Tensor) -> Tensor:
         >>> float(class_distance_variance(features, torch.tensor([0, 0, 1, 1])))
         0.01
     """
-    with full_precision(features.device):
+    with full_precision(features):
         samples = prepare(features, target)
         means = first_pass(samples)
         spread = second_pass(samples, means)

@@ -89,13 +89,13 @@ def measure(
         >>> round(float(geometry.compactness), 6), round(float(geometry.separability), 6), geometry.nc2
         (1.0, 0.5, None)
     """
-    with full_precision(features.device):
+    with full_precision(features):
         samples = prepare(features, target)
         classifier = None if weight is None else select_classifier(weight, bias, samples)
         means = first_pass(samples, units=True)
-        centred = means.mean - means.center(global_mean)
-        whitener = _formulas.whitening(centred)
+        whitener = _formulas.whitening(means.mean - means.center(global_mean))
         spread = second_pass(samples, means, whitener=whitener, units=True, classifier=classifier)
+        del whitener
         return summarise(
             samples.classes,
             means,
