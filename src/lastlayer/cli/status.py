@@ -114,7 +114,7 @@ def _print(root: Path, found: dict[str, Any]) -> None:
     table = Table(box=None, pad_edge=False)
     for name in ("run", "status", "epoch", "data", "model", "head", "loss", "seed"):
         table.add_column(name, no_wrap=name in ("run", "status", "epoch", "seed"))
-    for run in sorted(found["runs"], key=lambda run: ORDER.index(run["status"])):
+    for run in sorted(found["runs"], key=_place):
         epoch = "" if run["epoch"] is None and run["epochs"] is None else f"{run['epoch'] or 0}/{run['epochs']}"
         cells = (run[name] for name in ("data", "model", "head", "loss", "seed"))
         table.add_row(run["identity"], run["status"], epoch, *(escape(str(cell)) for cell in cells))
@@ -139,3 +139,9 @@ def _print(root: Path, found: dict[str, Any]) -> None:
 def _refuse(why: str) -> NoReturn:
     typer.echo(f"lastlayer status: {why}", err=True)
     raise typer.Exit(2)
+
+
+def _place(run: dict[str, Any]) -> tuple[Any, ...]:
+    """Where a run stands in the table: by status, then by what was trained."""
+    parts = (run[name] for name in ("data", "model", "head", "loss"))
+    return (ORDER.index(run["status"]), *parts, -1 if run["seed"] is None else run["seed"])
