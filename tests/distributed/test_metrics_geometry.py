@@ -1,11 +1,11 @@
 """Real gloo processes with unequal shares of the data, one lacking a class or all data, see what one process sees."""
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 
 from lastlayer.geometry import GeometryMetrics
 
@@ -46,7 +46,9 @@ def rank(index, world, folder):
 @pytest.mark.skipif(sys.platform == "win32", reason="gloo over a file store")
 @pytest.mark.parametrize("world", [2, 3])
 def test_ranks_equal_one_process(tmp_path, world):
-    mp.spawn(rank, args=(world, str(tmp_path)), nprocs=world)
+    commands = [[sys.executable, __file__, str(index), str(world), str(tmp_path)] for index in range(world)]
+    processes = [subprocess.Popen(command) for command in commands]
+    assert [process.wait(timeout=300) for process in processes] == [0] * world
     alone = measure(torch.ones(90, dtype=torch.bool), batch=90)
     assert alone[0]["compactness"] is None
     assert alone[1]["compactness"] is not None
@@ -55,3 +57,7 @@ def test_ranks_equal_one_process(tmp_path, world):
             assert got.keys() == expected.keys()
             for name, value in expected.items():
                 torch.testing.assert_close(got[name], value, rtol=1e-12, atol=1e-14, msg=name)
+
+
+if __name__ == "__main__":
+    rank(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -99,7 +99,6 @@ def test_scale_changes_nothing_even_at_the_ends_of_float32(scale):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_cuda_agrees_with_cpu_also_with_tf32_allowed():
     features, target = clusters(3000, 7, 40, within=1e-3, offset=10.0)
     weight, bias = torch.randn(7, 40), torch.randn(7)
