@@ -52,7 +52,7 @@ ALIGNED = ["bce", "mse", "self-norm", "nce", "nce-excluded", "ln", "batch-ce", "
 
 @pytest.mark.parametrize("name", ALIGNED)
 def test_threshold_is_sharp(name: str) -> None:
-    """Minimise the loss under a violation: a true logit of one sample stays below a false logit of another, or its own."""
+    """Minimise the loss under a violation: a true logit stays below a false logit of another sample or of its own."""
     limit = alignment.threshold(module(name), num_classes=K, batch_size=M)
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(M) % K

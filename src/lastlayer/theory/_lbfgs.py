@@ -132,7 +132,7 @@ def minimise(
     norm: Callable[[Tensor, Tensor], Tensor],
     tolerance: float,
     max_iterations: int,
-    memory: int = 6,
+    memory: int,
     patience: int = 100,
 ) -> Minimum:
     """Minimise from every row of points until norm(points, gradients) <= tolerance, no step helps, or the limit.

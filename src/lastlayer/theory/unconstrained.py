@@ -206,11 +206,12 @@ class UnconstrainedFeatures:
 
         if not torch.isfinite(evaluate(points)[0]).all():
             raise ValueError("the loss is not finite at a random start")
-        # starts that together outgrow the cache only wait for memory: they go in groups that fit
-        group = max(1, 2_000_000 // (12 * self._size()))
+        # a longer memory saves iterations; starts that together outgrow the cache wait for it, so they go in groups
+        memory = 20 if self._size() < 20_000 else 6
+        group = max(1, 2_000_000 // (2 * memory * self._size()))
         found = _lbfgs.join(
             [
-                _lbfgs.minimise(evaluate, some, norm=norm, tolerance=tolerance, max_iterations=limit)
+                _lbfgs.minimise(evaluate, some, norm=norm, tolerance=tolerance, max_iterations=limit, memory=memory)
                 for some in torch.split(points, group)
             ]
         )
