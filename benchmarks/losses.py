@@ -2,8 +2,8 @@
 
     python benchmarks/losses.py [--quick] [--only sln,bce] [--target pair] [--dtype bfloat16] [--json FILE]
 
-Loss and peer are timed in turn, in the same run, on the same logits; the time is the median over many turns, after
-warm-up. Memory is the peak above the inputs, the gradient included: on a GPU what torch's allocator counts, on a CPU
+Loss and peer are timed in turn, in the same run, on the same logits; the time, of CUDA events on a GPU and of the
+process on a CPU, is the median over many turns, after warm-up. Memory is the peak above the inputs, the gradient included: on a GPU what torch's allocator counts, on a CPU
 the running sum of what torch's profiler sees allocated and freed, compiled code included. `extra` is what a loss holds
 at its peak beyond the peer, in buffers of N x K.
 
@@ -188,9 +188,9 @@ def time_in_turn(step: Step, peer: Step, device: str, budget: float) -> tuple[fl
 
 
 def cpu_seconds(step: Step) -> float:
-    start = time.perf_counter()
+    start = time.process_time()  # seconds of work, which other programs on the machine do not change
     step()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def cuda_seconds(step: Step) -> float:
