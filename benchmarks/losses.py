@@ -2,10 +2,10 @@
 
     python benchmarks/losses.py [--quick] [--only sln,bce] [--target pair] [--dtype bfloat16] [--json FILE]
 
-Loss and peer are timed in turn, in the same run, on the same logits; the time, of CUDA events on a GPU and of the
-process on a CPU, is the median over many turns, after warm-up. Memory is the peak above the inputs, the gradient included: on a GPU what torch's allocator counts, on a CPU
-the running sum of what torch's profiler sees allocated and freed, compiled code included. `extra` is what a loss holds
-at its peak beyond the peer, in buffers of N x K.
+Loss and peer are timed in turn, in the same run, on the same logits. The time, of CUDA events on a GPU and of the
+process on a CPU, is the median over many turns, after warm-up. Memory is the peak above the inputs, the gradient
+included: on a GPU what torch's allocator counts, on a CPU the running sum of what torch's profiler sees allocated and
+freed, compiled code included. `extra` is what a loss holds at its peak beyond the peer, in buffers of N x K.
 
 The peer of large-margin, which makes the logits itself, is cross-entropy of the product it starts with.
 """
