@@ -1,0 +1,99 @@
+"""`lastlayer theory` as its user meets it: tables, JSON, pictures, and one line for every mistake."""
+
+import json
+import math
+
+import pytest
+from typer.testing import CliRunner
+
+from lastlayer.cli.theory import theory
+
+runner = CliRunner()
+
+
+def run(*arguments: object, code: int = 0):
+    result = runner.invoke(theory, [str(each) for each in arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def tables(*arguments: object) -> dict:
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+QUICK = {
+    "minima": (),
+    "ufm": ("-k", 3, "-n", 2, "--starts", 2),
+    "dynamics": ("--steps", 30, "--points", 8),
+    "alignment": (),
+    "bounds": (),
+    "scaling": ("-k", 3, "--small", 0.4, "--small", 0.8, "--large", 2, "--large", 3, "--large", 4, "--starts", 1),
+}
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_every_command_prints_tables_json_and_a_picture(command: str, tmp_path) -> None:
+    picture = tmp_path / "picture.html"
+    result = run(command, *QUICK[command], "--plot", picture)
+    assert "│" in result.stdout
+    text = picture.read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>")
+    assert "Plotly.newPlot" in text
+    assert 'src="http' not in text  # plotly itself is in the page
+    found = tables(command, *QUICK[command])
+    assert all(isinstance(rows, list) and rows for rows in found.values())
+
+
+def test_minima_are_the_formulas() -> None:
+    rows = tables("minima", "-k", 10, "--scale", 8)["spheres"]
+    assert rows[0]["cross-entropy"] == pytest.approx(math.log1p(9 * math.exp(-80 / 9)), rel=1e-12)
+    assert rows[0]["b* separates"] is True
+    assert [row["loss"] for row in tables("minima", "--lambda-b", 0.1)["unconstrained"] if row["minimum"] is None] == [
+        "mse"
+    ]
+
+
+def test_ufm_reports_the_certificate() -> None:
+    found = tables("ufm", "-k", 3, "-n", 2, "--starts", 2)
+    assert found["points"][0]["kind"] == "global minimum"
+    assert abs(found["points"][0]["gap"]) < 1e-10
+    assert {row["measure"] for row in found["geometry"]} >= {"nc1", "nc2", "nc3", "compactness"}
+    uneven = tables("ufm", "-k", 2, "-n", 3, "-n", 1, "--starts", 2)
+    assert uneven["points"][0]["closed form"] is None
+    sphere = tables("ufm", "-k", 3, "-n", 1, "--scale", 4, "--loss", "bce", "--starts", 2)
+    assert sphere["points"][0]["kind"] == "global minimum"
+
+
+def test_vacuous_bounds_are_never_numbers() -> None:
+    rows = tables("bounds", "-k", 10, "--alpha-beta", 10, "--epsilon", 1e-3)["bounds"]
+    assert rows[0]["vacuous"] == ["intra", "self_duality", "inter"]
+    assert rows[0]["intra >="] is None
+    assert "vacuous" in run("bounds", "-k", 10, "--alpha-beta", 10, "--epsilon", 1e-3).stdout
+    assert tables("bounds", "--lam", 0.2, "--epsilon", 1e-12)["bounds"][0]["intra >="] > 0.9
+
+
+def test_dynamics_of_any_loss_and_three_dimensions(tmp_path) -> None:
+    rows = tables("dynamics", "--loss", "bce", "--loss", "sln", "--steps", 20, "-d", 3, "-k", 3)["losses"]
+    assert [row["loss"] for row in rows] == ["bce", "sln"]
+    assert all(row["end"] < row["start"] for row in rows)
+    run("dynamics", "--steps", 5, "-d", 3, "--plot", tmp_path / "solid.html")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("minima", "-k", 1), "K must be at least 2"),
+        (("ufm", "--loss", "kd"), "teacher"),
+        (("ufm", "--loss", "nonsense"), "nonsense"),
+        (("dynamics", "-d", 4), "--dim"),
+        (("bounds", "--delta", 2), "delta"),
+        (("bounds", "--lam", 3), "lam"),
+        (("alignment", "-m", 1), "batch_size"),
+        (("scaling", "--small", -1), "positive"),
+        (("minima", "--plot", "/nowhere/at/all.html"), "folder"),
+    ],
+)
+def test_mistakes_end_in_one_line(arguments: tuple, word: str) -> None:
+    result = run(*arguments, code=2)
+    assert word in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
