@@ -98,6 +98,8 @@ def extras() -> dict[str, dict[str, Any]]:
         if match is None:
             continue
         package, name = match.groups()
+        if package == "lastlayer":  # an extra made of other extras
+            continue
         entry = found.setdefault(name, {"for": PURPOSES.get(name, ""), "installed": {}, "missing": []})
         try:
             entry["installed"][package] = metadata.version(package)
