@@ -135,7 +135,7 @@ class Training:
         self.network.load_state_dict(state["network"])
         self.optimiser.load_state_dict(state["optimiser"])
         for group in self.optimiser.param_groups:
-            group["lr"] = self.rate
+            group["lr"] = self.rate if self.device.type != "cpu" else group["lr"]
         self.generator.set_state(state["generator"].cpu())
         self.dropout_state = state["dropout"].cpu()
         self.last = state["last"]
@@ -157,6 +157,7 @@ class Training:
             with self._own_dropout():
                 self.run_step()
             if self.device.type == "cpu" and not math.isfinite(self.total.item()):
+                self.first_bad.fill_(step)
                 break
             yield self._progress(step + 1)
         yield from self._until_finished(step + 1)
@@ -188,13 +189,22 @@ class Training:
         loss.backward()  # type: ignore[no-untyped-call]
         if self.trial.optimiser.clip is not None:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.trial.optimiser.clip)
-        self.rate.copy_(self.rates[self.cursor])
+        self._set_rate()
         self.optimiser.step()
         with torch.no_grad():
             self.total += loss.detach()
             self.correct += hits
-            self.first_bad.copy_(torch.where(loss.isfinite(), self.first_bad, self.first_bad.minimum(self.cursor)))
+            if self.device.type != "cpu":
+                worst = torch.where(loss.isfinite(), self.first_bad, self.first_bad.minimum(self.cursor))
+                self.first_bad.copy_(worst)
             self.cursor += 1
+
+    def _set_rate(self) -> None:
+        if self.device.type == "cpu":
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.rates[self.cursor].item()
+        else:  # not rates[cursor]: indexing by a scalar tensor reads it on the host
+            self.rate.copy_(self.rates.gather(0, self.cursor.reshape(1)).squeeze(0))
 
     def _loss_and_hits(self) -> tuple[Tensor, Tensor]:
         index = self.order[self.cursor % self.steps_per_epoch * self.batch_size + self.offsets]
@@ -211,7 +221,8 @@ class Training:
                 inputs, target, mixup_alpha=wanted.mixup, cutmix_alpha=wanted.cutmix,
                 probability=wanted.mix_probability, generator=self.generator,
             )  # fmt: skip
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.trial.precision == "bfloat16"):
+        low = self.trial.precision == "bfloat16"
+        with torch.autocast(self.device.type, torch.bfloat16) if low else contextlib.nullcontext():
             loss, logits = self.objective(self.network, self.loss, self.teacher, inputs, answer)
         return loss, (logits.detach().argmax(1) == target).sum()
 

@@ -17,7 +17,7 @@ def make_optimiser(choice: Optimiser, network: Network, rate: Tensor) -> torch.o
     Args:
         choice: what was asked for.
         network: its parameters.
-        rate: the learning rate, a scalar tensor that the training changes in place.
+        rate: the learning rate, a scalar tensor that the training changes in place on a GPU.
     """
     assert choice.weight_decay is not None
     head = {id(p) for p in network.head.parameters()}
@@ -28,12 +28,13 @@ def make_optimiser(choice: Optimiser, network: Network, rate: Tensor) -> torch.o
             groups.setdefault(choice.weight_decay if decays else 0.0, []).append(parameter)
     described = [{"params": members, "weight_decay": decay} for decay, members in groups.items()]
     fused = rate.is_cuda  # the fused kernels alone read the rate on the device
+    lr = rate if fused else rate.item()
     if choice.name == "sgd":
         return torch.optim.SGD(
-            described, lr=rate, momentum=choice.momentum, nesterov=choice.nesterov, fused=fused or None
+            described, lr=lr, momentum=choice.momentum, nesterov=choice.nesterov, fused=fused or None
         )
     kind = torch.optim.Adam if choice.name == "adam" else torch.optim.AdamW
-    return kind(described, lr=rate, fused=fused or None, capturable=fused)
+    return kind(described, lr=lr, fused=fused or None, capturable=fused)
 
 
 def rate_factor(schedule: Schedule, step: int, steps: int) -> float:

@@ -1,0 +1,102 @@
+"""What the training loop costs over a bare one: the same model, data and optimiser, step by step in turn.
+
+    python benchmarks/overhead.py [--steps 200] [--threads 1]
+
+The bare loop indexes a tensor, calls network, loss, backward and optimiser, and nothing else; no augmentation, no
+schedule, no checks. Steps of the two alternate in one process, so that a busy machine slows both; the ratio is that of
+the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from lastlayer import data
+from lastlayer.data import Dataset, Split
+from lastlayer.training import ModelChoice, Schedule, Trial
+from lastlayer.training.loop import Training
+from lastlayer.training.machine import processor
+
+
+def cifar_shaped(count: int = 2048) -> Dataset:
+    """Random images, as the time does not depend on them."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randint(0, 256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    split = Split(inputs, torch.arange(count) % 10)
+    return Dataset("random", split, split, tuple("0123456789"), scale=255.0).with_statistics()
+
+
+def bare_step(trial: Trial, dataset: Dataset) -> Callable[[], None]:
+    """A step as anyone would write it."""
+    training = Training(trial, dataset)
+    network, loss = training.network, training.loss
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
+    order = torch.randperm(len(dataset.train))
+    position = 0
+
+    def step() -> None:
+        nonlocal position
+        chosen = order[position : position + trial.batch_size]
+        position = (position + trial.batch_size) % (len(order) - trial.batch_size)
+        value = loss(network(dataset.train.inputs[chosen]), dataset.train.target[chosen])
+        optimiser.zero_grad()
+        value.backward()
+        optimiser.step()
+
+    return step
+
+
+def our_step(trial: Trial, dataset: Dataset) -> Callable[[], None]:
+    """A step of the library's loop, progress included."""
+    training = Training(trial, dataset)
+    running = iter(())
+
+    def step() -> None:
+        nonlocal running
+        if next(running, None) is None:
+            training.epoch = 0
+            running = training.train_epoch()
+            next(running)
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    table = Table("model", "batch", "bare ms", "lastlayer ms", "ratio")
+    for model, dataset, batch in (
+        (ModelChoice("mlp", {"width": 128}), data.load("digits"), 64),
+        (ModelChoice("mlp", {"width": 512}), data.load("digits"), 128),
+        (ModelChoice("resnet20"), cifar_shaped(), 64),
+    ):
+        trial = Trial(model=model, batch_size=batch, schedule=Schedule(epochs=1000)).resolved()
+        bare, ours = bare_step(trial, dataset), our_step(trial, dataset)
+        count = options.steps if model.name == "mlp" else max(options.steps // 10, 5)
+        times: tuple[list[float], list[float]] = ([], [])
+        for i in range(count + 5):
+            for step, kept in zip((bare, ours), times, strict=True):
+                began = time.perf_counter()
+                step()
+                if i >= 5:
+                    kept.append(1e3 * (time.perf_counter() - began))
+        one, other = (statistics.median(kept) for kept in times)
+        table.add_row(
+            f"{model.name} {dict(model.options)}", str(batch), f"{one:.3f}", f"{other:.3f}", f"{other / one:.2f}"
+        )
+    Console().print(f"{processor()}, {options.threads} threads, torch {torch.__version__}, {platform.system()}", table)
+
+
+if __name__ == "__main__":
+    main()
