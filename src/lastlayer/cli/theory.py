@@ -330,15 +330,15 @@ def scaling(
 ) -> None:
     """Gradient steps to collapse against the scale on spheres, with fitted and predicted laws, for ce and bce.
 
-    Small scales run at learning rate 1, large ones at 0.1. JSON: {"steps": [rows], "fits": [rows]}; null is a scale
+    Small scales run at learning rate 1, large ones at 0.05. JSON: {"steps": [rows], "fits": [rows]}; null is a scale
     that did not collapse in time.
     """
     from lastlayer.theory import scaling as laws
 
-    small_grid, large_grid = small or [0.1, 0.15, 0.2, 0.3, 0.4], large or [5.0, 6.0, 7.0, 8.0, 9.0]
+    small_grid, large_grid = small or [0.1, 0.15, 0.2, 0.3, 0.4], large or [5.0, 5.5, 6.0, 6.5, 7.0, 7.5, 8.0]
     rows, fits = [], []
     for loss in ("ce", "bce"):
-        for regime, grid, lr in (("small", small_grid, 1.0), ("large", large_grid, 0.1)):
+        for regime, grid, lr in (("small", small_grid, 1.0), ("large", large_grid, 0.05)):
             found = laws.steps_to_collapse(
                 loss, classes, grid, lr=lr, starts=starts, seed=seed, tolerance=tolerance, max_steps=max_steps
             )

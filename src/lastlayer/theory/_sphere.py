@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lastlayer.theory._scalar import check_classes, check_positive
+from lastlayer.theory._threads import threads_for
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def steps_to_collapse(
     n: int = 2,
     d: int | None = None,
     tolerance: float = 0.0035,
-    lr: float = 0.1,
+    lr: float = 0.05,
     max_steps: int = 20_000,
     bias: float | None = 0.0,
     starts: int = 1,
@@ -58,7 +59,7 @@ def steps_to_collapse(
         n: samples per class.
         d: dimension, at least K - 1; K if None.
         tolerance: t of the stopping rule.
-        lr: learning rate.
+        lr: learning rate; above about 4/scale^2 the first steps overshoot and the counts become erratic.
         max_steps: where to give up.
         bias: initial value of the trained biases; None for a model without bias.
         starts: number of random starting points.
@@ -99,26 +100,27 @@ def steps_to_collapse(
     bias_mean = torch.full((runs,), math.nan, dtype=torch.float64)
     active = torch.arange(runs)
     gamma = grid.repeat(starts).view(-1, 1, 1)
-    for count in range(max_steps + 1):
-        cosines = features @ weight.mT  # (runs, N, K)
-        done = (cosines - ideal).abs().amax((1, 2)) <= tolerance
-        if done.any():
-            steps[active[done]] = count
-            bias_mean[active[done]] = biases[done].mean((1, 2))
-            keep = ~done
-            active, gamma, cosines = active[keep], gamma[keep], cosines[keep]
-            weight, features, biases = weight[keep], features[keep], biases[keep]
-        if len(active) == 0:
-            break
-        scores = gamma * cosines - biases
-        residual = (torch.softmax(scores, 2) if loss == "ce" else torch.sigmoid(scores)) - label
-        pull = gamma * residual
-        # simultaneous update: both gradients belong to the old point
-        features, weight = (
-            F.normalize(features - lr * pull @ weight, dim=2),
-            F.normalize(weight - (lr / n) * pull.mT @ features, dim=2),
-        )
-        if bias is not None:
-            biases = biases + (lr / n) * residual.sum(1, keepdim=True)
+    with threads_for(points.numel()):
+        for count in range(max_steps + 1):
+            cosines = features @ weight.mT  # (runs, N, K)
+            done = (cosines - ideal).abs().amax((1, 2)) <= tolerance
+            if done.any():
+                steps[active[done]] = count
+                bias_mean[active[done]] = biases[done].mean((1, 2))
+                keep = ~done
+                active, gamma, cosines = active[keep], gamma[keep], cosines[keep]
+                weight, features, biases = weight[keep], features[keep], biases[keep]
+            if len(active) == 0:
+                break
+            scores = gamma * cosines - biases
+            residual = (torch.softmax(scores, 2) if loss == "ce" else torch.sigmoid(scores)) - label
+            pull = gamma * residual
+            # simultaneous update: both gradients belong to the old point
+            features, weight = (
+                F.normalize(features - lr * pull @ weight, dim=2),
+                F.normalize(weight - (lr / n) * pull.mT @ features, dim=2),
+            )
+            if bias is not None:
+                biases = biases + (lr / n) * residual.sum(1, keepdim=True)
     bias_mean[active] = biases.mean((1, 2))
     return Collapse(grid, steps.view(starts, -1), bias_mean.view(starts, -1))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lastlayer import losses
+from lastlayer.theory._threads import threads_for
 
 
 @dataclass(frozen=True)
@@ -113,17 +114,18 @@ def simulate(
     wanted = set(torch.linspace(0, steps, min(snapshots, steps + 1), dtype=torch.float64).round().long().tolist())
 
     kept: list[tuple[int, Tensor, Tensor, Tensor, Tensor]] = []
-    for count in range(steps + 1):
-        for tensor in moving:
-            tensor.requires_grad_(True)
-        value = total(x @ w.T + b, target)
-        gradients = torch.autograd.grad(value, moving) if count < steps else ()
-        for tensor in moving:
-            tensor.requires_grad_(False)
-        if count in wanted:
-            kept.append((count, x.clone(), w.clone(), b.clone(), value.detach()))
-        for index, (tensor, gradient) in enumerate(zip(moving, gradients, strict=False)):
-            tensor -= (lr if index == 0 else lr / len(points)) * gradient
+    with threads_for(points.numel() + weight.numel()):
+        for count in range(steps + 1):
+            for tensor in moving:
+                tensor.requires_grad_(True)
+            value = total(x @ w.T + b, target)
+            gradients = torch.autograd.grad(value, moving) if count < steps else ()
+            for tensor in moving:
+                tensor.requires_grad_(False)
+            if count in wanted:
+                kept.append((count, x.clone(), w.clone(), b.clone(), value.detach()))
+            for index, (tensor, gradient) in enumerate(zip(moving, gradients, strict=False)):
+                tensor -= (lr if index == 0 else lr / len(points)) * gradient
     return Trajectory(
         torch.tensor([entry[0] for entry in kept]),
         torch.stack([entry[1] for entry in kept]),

@@ -12,6 +12,7 @@ from lastlayer.theory import _lbfgs
 from lastlayer.theory._certificate import Certificate, Problem, certify
 from lastlayer.theory._losses import describe
 from lastlayer.theory._scalar import check_classes, check_nonnegative, check_positive
+from lastlayer.theory._threads import threads_for
 
 # losses whose derivative jumps: their gradient does not vanish at a minimum and they have no curvature there
 PIECEWISE = ("max-margin", "batch-max-margin", "large-margin", "arc-margin")
@@ -189,6 +190,12 @@ class UnconstrainedFeatures:
         """
         check_classes("starts", starts, least=1)
         check_positive(tolerance=tolerance, spread=spread)
+        with threads_for(starts * self._size()):
+            return self._solve(starts, tolerance, max_iterations, seed, spread, curvature)
+
+    def _solve(
+        self, starts: int, tolerance: float, max_iterations: int | None, seed: int, spread: float, curvature: bool
+    ) -> Solution:
         limit = max_iterations if max_iterations is not None else 3000 if self.smooth else 300
         metric = self._metric()
         generator = torch.Generator().manual_seed(seed)
