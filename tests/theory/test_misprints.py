@@ -23,7 +23,7 @@ def test_000_exponent_of_equation_2() -> None:
 
 
 def test_000_one_component_does_not_make_a_stationary_point() -> None:
-    """The multi-class line of Proposition 2 asks for the y-component alone; it can vanish where the gradient does not."""
+    """The multi-class line of Proposition 2 asks for the y-component alone; it can vanish where the others do not."""
 
     def gradient(f: torch.Tensor) -> torch.Tensor:
         f = f.detach().requires_grad_(True)

@@ -5,14 +5,14 @@ Tests: tests/cli/test_theory.py.
 """
 
 import functools
-import json
-import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from lastlayer.cli._theory_tables import Row, show
 
 theory = typer.Typer(
     help="What the theory of the five papers says at your numbers.",
@@ -23,7 +23,6 @@ theory = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Plot = Annotated[Path | None, typer.Option(help="Write a picture that opens without a network.", show_default=False)]
 Classes = Annotated[int, typer.Option("--classes", "-k", help="Number of classes.")]
-Row = dict[str, Any]
 
 
 def _command(function: Callable[..., None]) -> Callable[..., None]:
@@ -92,7 +91,7 @@ def minima(
                 "common": found.common,
             }
         models.append(row)
-    _show(
+    show(
         {"spheres": spheres, "unconstrained": models},
         as_json,
         titles={
@@ -167,7 +166,7 @@ def ufm(
         {"value": float(v), "gradient norm": float(g), "iterations": int(i)}
         for v, g, i in zip(found.values, found.gradient_norms, found.iterations, strict=True)
     ]
-    _show(
+    show(
         {"points": points, "geometry": geometry, "starts": ends},
         as_json,
         titles={"points": f"Where {starts} starts of {loss} ended", "geometry": "Geometry of the best"},
@@ -219,7 +218,7 @@ def dynamics(
             opposite = path.logits[-1].sum(1).abs() / path.logits[-1].norm(dim=1)
             row["opposite logits"] = float(opposite.median())
         rows.append(row)
-    _show({"losses": rows}, as_json, titles={"losses": f"{points} points after {steps} steps, tau {tau:g}"})
+    show({"losses": rows}, as_json, titles={"losses": f"{points} points after {steps} steps, tau {tau:g}"})
     _draw(plot, "dynamics", paths)
 
 
@@ -260,7 +259,7 @@ def alignment(
                 "a false logit": float(example.logits[0, 1]),
             }
         )
-    _show(
+    show(
         {"aligned": aligned, "not aligned": others},
         as_json,
         titles={
@@ -305,7 +304,7 @@ def bounds(
         row["vacuous"] = [name for name, flag in flags.items() if flag]
         rows.append(row)
     what = f"norm product {found.alpha_beta:g}" if lam is None else f"weight decay {lam:g}"
-    _show(
+    show(
         {"bounds": rows},
         as_json,
         titles={"bounds": f"{classes} classes, {what}, for {1 - delta:.0%} of them; constant R = e^{found.log_R:.1f}"},
@@ -357,7 +356,7 @@ def scaling(
                 row |= {"curve": "a e^(b scale) + c", "a": fit.a, "c": fit.c, "R^2": fit.r2}
                 row |= {"fitted": fit.b, "predicted": laws.predicted_exponent(loss, classes)}
             fits.append(row)
-    _show(
+    show(
         {"steps": rows, "fits": fits},
         as_json,
         titles={
@@ -366,47 +365,6 @@ def scaling(
         },
     )
     _draw(plot, "scaling", rows)
-
-
-def _show(tables: dict[str, list[Row]], as_json: bool, titles: dict[str, str], absent: str = "-") -> None:
-    """Print the titled tables, or all of them as JSON."""
-    if as_json:
-        typer.echo(json.dumps(_plain(tables), indent=2))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    for key, title in titles.items():
-        table = Table(title=title, title_justify="left")
-        for column in tables[key][0]:
-            table.add_column(column, justify="left" if isinstance(tables[key][0][column], str) else "right")
-        for row in tables[key]:
-            table.add_row(*(_cell(value, absent) for value in row.values()))
-        console.print(table)
-
-
-def _cell(value: Any, absent: str) -> str:
-    if value is None:
-        return absent
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(_cell(each, absent) for each in value) or "-"
-    return str(value)
-
-
-def _plain(value: Any) -> Any:
-    """The value as JSON can hold it: NaN and infinities become null."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return [_plain(each) for each in value]
-    return value
 
 
 def _draw(plot: Path | None, command: str, content: Any) -> None:

@@ -1,7 +1,6 @@
 """What is known of a point of the unconstrained feature model: critical or not, global or not, how it may be left."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 from lastlayer.geometry import Geometry, measure
 from lastlayer.theory import minima
 from lastlayer.theory._losses import Description
+from lastlayer.theory._problem import Problem
 from lastlayer.theory.landscape import Curvature, smallest_curvature
 
 CONVEX = (
@@ -29,30 +29,6 @@ GLOBAL_TOLERANCE = 1e-8  # of the gap to a closed form, relative to 1 + |value|
 BOUND_TOLERANCE = 1e-7  # of the gap to a lower bound, which is only as tight as the point is critical
 CRITICAL_TOLERANCE = 1e-6  # of a gradient norm
 NEGATIVE = -1e-8  # curvature below this is negative
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The model that a point belongs to."""
-
-    objective: Callable[[Tensor, Tensor, Tensor], Tensor]
-    mean_loss: Callable[[Tensor, Tensor, Tensor], Tensor]
-    described: Description | None
-    counts: tuple[int, ...]
-    dim: int
-    target: Tensor
-    lambda_w: float
-    lambda_h: float
-    lambda_b: float
-    normalized: bool
-    scale: float
-    bias: bool
-    smooth: bool
-
-    @property
-    def balanced(self) -> bool:
-        """Whether all classes have the same number of samples."""
-        return len(set(self.counts)) == 1
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,17 @@
 """The unconstrained feature model: features and classifier as free variables, solved for any loss and certified."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from lastlayer import losses
-from lastlayer.theory import _lbfgs
-from lastlayer.theory._certificate import Certificate, Problem, certify
+from lastlayer.theory._certificate import Certificate, certify
 from lastlayer.theory._losses import describe
+from lastlayer.theory._problem import Problem, unit
 from lastlayer.theory._scalar import check_classes, check_nonnegative, check_positive
+from lastlayer.theory._search import Found, search
 from lastlayer.theory._threads import threads_for
 
 # losses whose derivative jumps: their gradient does not vanish at a minimum and they have no curvature there
@@ -136,7 +136,7 @@ class UnconstrainedFeatures:
             tensor(0.6931)
         """
         if self.normalized:
-            weight, features = _unit(weight), _unit(features)
+            weight, features = unit(weight), unit(features)
         penalty = 0.5 * self.lambda_b * bias.square().sum()
         if not self.normalized:
             penalty = penalty + 0.5 * self.lambda_w * weight.square().sum()
@@ -190,43 +190,11 @@ class UnconstrainedFeatures:
         """
         check_classes("starts", starts, least=1)
         check_positive(tolerance=tolerance, spread=spread)
-        with threads_for(starts * self._size()):
-            return self._solve(starts, tolerance, max_iterations, seed, spread, curvature)
-
-    def _solve(
-        self, starts: int, tolerance: float, max_iterations: int | None, seed: int, spread: float, curvature: bool
-    ) -> Solution:
         limit = max_iterations if max_iterations is not None else 3000 if self.smooth else 300
-        metric = self._metric()
-        generator = torch.Generator().manual_seed(seed)
-        points = torch.randn(starts, self._size(), generator=generator, dtype=torch.float64)
-        weight, features, bias = self._split(points)
-        if self.normalized:
-            weight, features = _unit(weight), _unit(features)
-        else:
-            weight, features = weight * (spread / math.sqrt(self.d)), features * (spread / math.sqrt(self.d))
-        points = self._join(weight / metric[0], features / metric[1], 0.0 * bias)
-        evaluate = self._evaluator(metric)
-
-        def norm(x: Tensor, gradients: Tensor) -> Tensor:
-            return self._gradient_norm(x, gradients, metric)
-
-        if not torch.isfinite(evaluate(points)[0]).all():
-            raise ValueError("the loss is not finite at a random start")
-        # a longer memory saves iterations; starts that together outgrow the cache wait for it, so they go in groups
-        memory = 20 if self._size() < 20_000 else 6
-        group = max(1, 2_000_000 // (2 * memory * self._size()))
-        found = _lbfgs.join(
-            [
-                _lbfgs.minimise(evaluate, some, norm=norm, tolerance=tolerance, max_iterations=limit, memory=memory)
-                for some in torch.split(points, group)
-            ]
-        )
-        norms = norm(found.points, found.gradients)
-        ends = [part * factor for part, factor in zip(self._split(found.points), metric, strict=True)]
-        if self.normalized:
-            ends[0], ends[1] = _unit(ends[0]), _unit(ends[1])
-        return self._certified(found, norms, (ends[0], ends[1], ends[2]), curvature)
+        problem = self._problem()
+        with threads_for(starts * sum(problem.sizes)):
+            found = search(problem, starts, seed=seed, spread=spread, tolerance=tolerance, max_iterations=limit)
+            return self._certified(found, curvature)
 
     def certify(
         self, weight: Tensor, features: Tensor, bias: Tensor | None = None, *, curvature: bool = True
@@ -256,34 +224,34 @@ class UnconstrainedFeatures:
         parts = (weight.double(), features.double(), b.double())
         return certify(self._problem(), parts, curvature=curvature)
 
-    def _certified(
-        self, found: _lbfgs.Minimum, norms: Tensor, ends: tuple[Tensor, Tensor, Tensor], curvature: bool
-    ) -> Solution:
-        order = torch.argsort(found.values)
+    def _certified(self, found: Found, curvature: bool) -> Solution:
+        """Certify one start of every group that ended at the same value."""
         groups: list[list[int]] = []
-        for index in order.tolist():
+        for index in torch.argsort(found.values).tolist():
             value = float(found.values[index])
             if groups and value - float(found.values[groups[-1][0]]) <= 1e-7 * (1.0 + abs(value)):
                 groups[-1].append(index)
             else:
                 groups.append([index])
-        certificates = []
-        for group in groups[:8]:
-            best = min(group, key=lambda i: float(norms[i]))
-            parts = (ends[0][best], ends[1][best], ends[2][best])
-            certificates.append(certify(self._problem(), parts, curvature=curvature, starts=len(group)))
-        best = min(groups[0], key=lambda i: float(norms[i]))
+        # the most critical point speaks for its group; a loss without a minimum may leave as many groups as starts
+        chosen = [min(group, key=lambda i: float(found.gradient_norms[i])) for group in groups[:8]]
+        weight, features, bias = found.parts
+        certificates = tuple(
+            certify(self._problem(), (weight[i], features[i], bias[i]), curvature=curvature, starts=len(group))
+            for i, group in zip(chosen, groups, strict=False)
+        )
+        best = chosen[0]
         return Solution(
             loss=float(found.values[best]),
-            weight=ends[0][best],
-            features=ends[1][best],
-            bias=ends[2][best],
+            weight=weight[best],
+            features=features[best],
+            bias=bias[best],
             target=self.target,
             certificate=certificates[0],
             values=found.values,
-            gradient_norms=norms,
+            gradient_norms=found.gradient_norms,
             iterations=found.iterations,
-            certificates=tuple(certificates),
+            certificates=certificates,
         )
 
     def _problem(self) -> Problem:
@@ -302,85 +270,6 @@ class UnconstrainedFeatures:
             bias=self.bias,
             smooth=self.smooth,
         )
-
-    def _size(self) -> int:
-        return (self.K + len(self.target)) * self.d + self.K
-
-    def _split(self, flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """W, H and b from their flat form, with any leading dimensions."""
-        K, N, d = self.K, len(self.target), self.d
-        weight, features, bias = torch.split(flat, [K * d, N * d, K], dim=-1)
-        lead = flat.shape[:-1]
-        return weight.reshape(*lead, K, d), features.reshape(*lead, N, d), bias
-
-    def _join(self, weight: Tensor, features: Tensor, bias: Tensor) -> Tensor:
-        """The flat form of W, H and b."""
-        return torch.cat([weight.flatten(-2), features.flatten(-2), bias], dim=-1)
-
-    def _metric(self) -> tuple[float, float, float]:
-        """W, H and b over the coordinates the solver works in, chosen so that all have curvatures of the same order.
-
-        The penalties become isotropic (Euclidean), or a sample and a class weigh by their number (spheres).
-        """
-        if self.normalized:
-            return math.sqrt(self.K), math.sqrt(len(self.target)), math.sqrt(self.K)
-        bias_curvature = self.lambda_b + 0.25 / self.K**2
-        return self.lambda_w**-0.5, self.lambda_h**-0.5, bias_curvature**-0.5
-
-    def _evaluator(self, metric: tuple[float, float, float]) -> _lbfgs.Evaluate:
-        """Objective and gradient of many points at once in the solver's coordinates."""
-        to_w, to_h, to_b = metric
-        penalties = (0.0, 0.0) if self.normalized else (self.lambda_w * to_w**2, self.lambda_h * to_h**2)
-        sizes = (self.K * self.d, len(self.target) * self.d, self.K)
-        factors = [(penalties[0], sizes[0]), (penalties[1], sizes[1]), (self.lambda_b * to_b**2, sizes[2])]
-        penalty = torch.cat([torch.full((size,), factor, dtype=torch.float64) for factor, size in factors])
-
-        def single(flat: Tensor) -> Tensor:
-            weight, features, bias = self._split(flat)
-            if self.normalized:
-                return self._mean_loss(_unit(weight), _unit(features), bias * to_b)
-            # every loss sees W and H through their product alone, so both factors may go to the smaller of the two
-            return self._mean_loss(weight * (to_w * to_h), features, bias * to_b)
-
-        many: Callable[[Tensor], Tensor] = torch.func.vmap(single)
-        try:
-            with torch.no_grad():
-                many(torch.ones(2, self._size(), dtype=torch.float64))
-        except RuntimeError:  # a loss that reads values as it goes cannot be vectorised
-
-            def many(x: Tensor) -> Tensor:
-                return torch.stack([single(row) for row in x])
-
-        def evaluate(x: Tensor) -> tuple[Tensor, Tensor]:
-            x = x.detach().requires_grad_(True)
-            values = many(x)
-            (gradients,) = torch.autograd.grad(values.sum(), x)
-            # the quadratic part by hand: through autograd it would cost as much as the loss
-            x, pull = x.detach(), penalty * x.detach()
-            return values.detach() + 0.5 * torch.linalg.vecdot(pull, x), gradients + pull
-
-        return evaluate
-
-    def _gradient_norm(self, x: Tensor, gradient: Tensor, metric: tuple[float, float, float]) -> Tensor:
-        """Norm of the gradient in the variables themselves; on spheres of the tangent gradient at the unit rows."""
-        parts = self._split(gradient)
-        if self.normalized:
-            # the gradient of f(w/||w||) is the tangent gradient at the unit row, divided by ||w||
-            weight, features, _ = self._split(x)
-            rows = [p.norm(dim=-1) * q.norm(dim=-1) for p, q in zip(parts[:2], (weight, features), strict=True)]
-            squares = [row.square().sum(-1) for row in rows]
-        else:
-            squares = [
-                torch.linalg.vector_norm(part, dim=(-2, -1)).square() / factor**2
-                for part, factor in zip(parts[:2], metric[:2], strict=True)
-            ]
-        total: Tensor = squares[0] + squares[1] + parts[2].square().sum(-1) / metric[2] ** 2
-        return total.sqrt()
-
-
-def _unit(rows: Tensor) -> Tensor:
-    unit: Tensor = rows / rows.norm(dim=-1, keepdim=True)
-    return unit
 
 
 def _unweighted(loss: losses.Loss) -> bool:
