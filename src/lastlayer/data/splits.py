@@ -164,7 +164,7 @@ def long_tail(dataset: Dataset, imbalance: float, seed: int = 0, *, n_max: int |
     Raises:
         ValueError: imbalance below 1, a class too small for its share, or one that would keep no sample.
 
-    Reference: Cao et al. 2019 (LDAM); paper 003, table 2.
+    Reference: Cao et al. 2019 (LDAM); the paper on normalized spaces, table 2.
 
     Example:
         >>> from lastlayer import data
@@ -218,7 +218,7 @@ def open_set(
     Raises:
         ValueError: no or contradictory choices, labels out of range, shapes that differ.
 
-    Reference: Chen et al. 2021 (ARPL); paper 003, tables 3 and 10.
+    Reference: Chen et al. 2021 (ARPL); the paper on normalized spaces, tables 3 and 10.
 
     Example:
         >>> from lastlayer import data

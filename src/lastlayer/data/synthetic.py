@@ -1,4 +1,4 @@
-"""Synthetic data: conic hulls and an MLP teacher (paper 004), Gaussian classes."""
+"""Synthetic data: conic hulls and an MLP teacher (Pan and Cao 2023), Gaussian classes."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from .dataset import Dataset, Split, tensor_checksum
 from .registry import register
 
 Labeller = Callable[[Tensor], Tensor]
-_PAPER = "Pan, Cao 2023 (004), section 3"
+_PAPER = "Pan, Cao 2023, section 3"
 
 
 def _points(
@@ -55,7 +55,7 @@ def _check(num_classes: int, dim: int, train: int, test: int) -> None:
         )
 
 
-@register("conic-hull", summary="cones cut out by random hyperplanes (004)", citation=_PAPER, needs_files=False)
+@register("conic-hull", summary="cones cut out by random hyperplanes", citation=_PAPER, needs_files=False)
 def conic_hull(
     *,
     num_classes: int = 4,
@@ -77,7 +77,7 @@ def conic_hull(
         seed: of hyperplanes and points.
         balanced: draw until all classes are equally frequent.
 
-    Reference: paper 004, section 3 (C = 4, d = 16, 8000 points; the laws are not stated there).
+    Reference: Pan and Cao 2023, section 3 (C = 4, d = 16, 8000 points; the laws are not stated there).
 
     Example:
         >>> conic_hull(train=100, test=10).in_shape
@@ -95,7 +95,7 @@ def conic_hull(
     return _dataset("conic-hull", splits[0], splits[1], num_classes, f"seed {seed}, balanced {balanced}")
 
 
-@register("mlp-teacher", summary="labels of a random three-layer network (004)", citation=_PAPER, needs_files=False)
+@register("mlp-teacher", summary="labels of a random three-layer network", citation=_PAPER, needs_files=False)
 def mlp_teacher(
     *,
     num_classes: int = 4,
@@ -119,7 +119,7 @@ def mlp_teacher(
         width: units of the teacher's two hidden layers; keep it below the student's.
         balanced: as above; False labels with the raw outputs.
 
-    Reference: paper 004, section 3 (widths are not stated there).
+    Reference: Pan and Cao 2023, section 3 (widths are not stated there).
 
     Example:
         >>> mlp_teacher(train=100, test=12).train_counts.tolist()

@@ -1,4 +1,4 @@
-"""Small convolutional networks: the six-layer one of paper 002 and ARPL's for open-set recognition."""
+"""Small convolutional networks: the six-layer one of Keren et al. 2018 and ARPL's for open-set recognition."""
 
 import torch
 from torch import Tensor, nn
@@ -70,14 +70,14 @@ class Classifier32(nn.Module):
 
 @register(
     "cnn6",
-    summary="six convolutions and a dense layer of 1024, the SVHN/CIFAR network of paper 002",
-    paper="Keren, Sabato, Schuller 2018 (002), section 6",
+    summary="six convolutions and a dense layer of 1024, the SVHN/CIFAR network of Keren et al. 2018",
+    paper="Keren, Sabato, Schuller 2018, section 6",
     in_shape=(3, 32, 32),
     num_classes=10,
     parameters=12854154,
 )
 def cnn6(in_shape: tuple[int, ...], *, widths: tuple[int, int, int] = (128, 256, 512), dense: int = 1024) -> CNN6:
-    """The network of paper 002: 5x5 and 1x1 convolutions with 128, 256 and 512 maps, dense 1024.
+    """The network of Keren et al. 2018: 5x5 and 1x1 convolutions with 128, 256 and 512 maps, dense 1024.
 
     Args:
         in_shape: (channels, height, width).
@@ -94,7 +94,7 @@ def cnn6(in_shape: tuple[int, ...], *, widths: tuple[int, int, int] = (128, 256,
 @register(
     "classifier32",
     summary="ARPL's small CNN for open-set recognition",
-    paper="Chen et al. 2021 (ARPL); used by paper 003, tables 3 and 10",
+    paper="Chen et al. 2021 (ARPL); used by the paper on normalized spaces, tables 3 and 10",
     in_shape=(3, 32, 32),
     num_classes=6,
     parameters=999878,

@@ -70,7 +70,7 @@ class DenseNet(nn.Module):
 @register(
     "densenet121",
     summary="DenseNet-121; stem by image size (CIFAR up to 64 pixels)",
-    paper="Huang, Liu, van der Maaten, Weinberger 2017; used by paper 003",
+    paper="Huang, Liu, van der Maaten, Weinberger 2017; used by the paper on normalized spaces",
     in_shape=(3, 224, 224),
     num_classes=1000,
     parameters=7978856,

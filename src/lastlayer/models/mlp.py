@@ -25,7 +25,7 @@ class MLP(nn.Module):
     """Linear layers with ReLU; the features are the last activation.
 
     Each layer is linear, then batch norm where asked, then ReLU; `batch_norm="last"` instead puts a single
-    batch norm after the last ReLU, where paper 004 has it.
+    batch norm after the last ReLU, where Pan and Cao 2023 has it.
 
     Args:
         in_features: width of the flattened input.
@@ -114,14 +114,14 @@ def mlp(
 
 @register(
     "mlp500",
-    summary="500-500 with batch norm, the MNIST network of paper 002",
-    paper="Keren, Sabato, Schuller 2018 (002), section 6",
+    summary="500-500 with batch norm, the MNIST network of Keren et al. 2018",
+    paper="Keren, Sabato, Schuller 2018, section 6",
     in_shape=(1, 28, 28),
     num_classes=10,
     parameters=650010,
 )
 def mlp500(in_shape: tuple[int, ...]) -> MLP:
-    """Two hidden layers of 500 units, each linear, batch norm, ReLU (paper 002, MNIST).
+    """Two hidden layers of 500 units, each linear, batch norm, ReLU (Keren et al. 2018, MNIST).
 
     Example:
         >>> mlp500((1, 28, 28)).num_features
@@ -132,14 +132,14 @@ def mlp500(in_shape: tuple[int, ...]) -> MLP:
 
 @register(
     "mlp4",
-    summary="four linear layers with the head, no biases (paper 004)",
-    paper="Pan, Cao 2023 (004), section 3",
+    summary="four linear layers with the head, no biases (Pan and Cao 2023)",
+    paper="Pan, Cao 2023, section 3",
     in_shape=(16,),
     num_classes=4,
     parameters=136196,
 )
 def mlp4(in_shape: tuple[int, ...], *, width: int = 256, batch_norm: BatchNorm = "none") -> MLP:
-    """The four-layer perceptron of paper 004: three hidden layers without biases, then the head.
+    """The four-layer perceptron of Pan and Cao 2023: three hidden layers without biases, then the head.
 
     The paper does not state the width. For its batch norm before the last layer use `BatchNormHead`, which
     has no shift, or `batch_norm="last"` for torch's batch norm with a shift.
@@ -153,14 +153,14 @@ def mlp4(in_shape: tuple[int, ...], *, width: int = 256, batch_norm: BatchNorm =
 
 @register(
     "mlp6",
-    summary="six linear layers with the head, no biases (paper 004)",
-    paper="Pan, Cao 2023 (004), section 3",
+    summary="six linear layers with the head, no biases (Pan and Cao 2023)",
+    paper="Pan, Cao 2023, section 3",
     in_shape=(16,),
     num_classes=4,
     parameters=267268,
 )
 def mlp6(in_shape: tuple[int, ...], *, width: int = 256, batch_norm: BatchNorm = "none") -> MLP:
-    """The six-layer perceptron of paper 004: five hidden layers without biases, then the head (see `mlp4`).
+    """The six-layer perceptron of Pan and Cao 2023: five hidden layers without biases, then the head (see `mlp4`).
 
     Example:
         >>> mlp6((16,)).num_features

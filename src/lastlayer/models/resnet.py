@@ -140,8 +140,8 @@ def _register_wide(depth: int, parameters: int) -> None:
 
     register(
         name,
-        summary=f"ResNet-{depth} with the maps inside each block times `width` (paper 001: 0.25, 0.5, 1, 2)",
-        paper="Zagoruyko, Komodakis 2016; in this form used by Zhou et al. 2022 (001)",
+        summary=f"ResNet-{depth} with the maps inside each block times `width` (Zhou et al. 2022: 0.25, 0.5, 1, 2)",
+        paper="Zagoruyko, Komodakis 2016; in this form used by Zhou et al. 2022",
         in_shape=(3, 32, 32),
         num_classes=10,
         parameters=parameters,

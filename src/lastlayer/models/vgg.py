@@ -58,7 +58,7 @@ def _register(depth: int, batch_norm: bool, parameters: int) -> None:
     register(
         name,
         summary=f"VGG-{depth} with{'' if batch_norm else 'out'} batch norm (hidden=4096: as published)",
-        paper="Simonyan, Zisserman 2015; used by paper 004",
+        paper="Simonyan, Zisserman 2015; used by Pan and Cao 2023",
         in_shape=(3, 32, 32),
         num_classes=10,
         parameters=parameters,

@@ -1,4 +1,4 @@
-"""How close to collapse a near-optimal loss forces a model to be (paper 004): explicit constants, vacuity flagged."""
+"""How close to collapse a near-optimal loss forces a model to be (Pan and Cao): explicit constants, vacuity flagged."""
 
 import math
 from dataclasses import dataclass

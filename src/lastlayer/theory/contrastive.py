@@ -1,4 +1,4 @@
-"""Contrastive losses (paper 001, Definition 1): the profile phi that bounds them from below, argmin phi(t) + c|t|."""
+"""Contrastive losses (Zhou et al.): the profile phi that bounds them from below, argmin phi(t) + c|t|."""
 
 import math
 from dataclasses import dataclass

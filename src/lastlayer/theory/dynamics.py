@@ -1,4 +1,4 @@
-"""Gradient descent on free points under a linear classifier (paper 000, Figures 2 to 5), for any loss."""
+"""Gradient descent on free points under a linear classifier (Figures 2 to 5 of the SLN paper), for any loss."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

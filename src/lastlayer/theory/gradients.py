@@ -1,4 +1,4 @@
-"""The gradient of soft logit normalisation as a positive combination of the LN and CE pieces (paper 000, Theorem 1)."""
+"""The gradient of soft logit normalisation as a positive combination of the LN and CE pieces (its Theorem 1)."""
 
 from dataclasses import dataclass
 

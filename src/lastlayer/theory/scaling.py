@@ -1,4 +1,4 @@
-"""Normalised cross-entropy and binary cross-entropy against their scale (paper 003, Theorems 5 and 6, Lemma 16)."""
+"""Normalised cross-entropy and binary cross-entropy against their scale."""
 
 import math
 
