@@ -1,4 +1,4 @@
-"""Alignment with logit separation (Keren et al.): how small a loss must be to force it, and why some losses never do."""
+"""Alignment with logit separation: how small a loss must be to force it, and why some losses never do."""
 
 import math
 from collections.abc import Callable
