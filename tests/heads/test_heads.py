@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lastlayer import heads
 
@@ -103,6 +104,32 @@ def test_some_logits_read_only_their_rows(name):
     torch.testing.assert_close(head.logit(x, [2, 0]), expected)
     torch.testing.assert_close(head.logit(x, 2), expected[:, 0])
     assert head(x).isnan().any()
+
+
+class LargestOutput(TorchDispatchMode):
+    """The most elements any operation wrote, views and the parameters themselves aside."""
+
+    def __init__(self):
+        super().__init__()
+        self.most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and not func.is_view:
+            self.most = max(self.most, out.numel())
+        return out
+
+
+@every_head
+def test_the_cost_of_some_logits_does_not_grow_with_the_classes(name):
+    classes, d = 60, 80
+    head, x = make(name, d, classes), torch.randn(1, d, dtype=torch.float64)
+    with torch.no_grad(), LargestOutput() as some:
+        head.logit(x, [2, 0])
+    assert some.most <= 2 * d
+    with torch.no_grad(), LargestOutput() as every:
+        head(x)
+    assert every.most >= classes
 
 
 @every_head

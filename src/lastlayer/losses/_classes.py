@@ -34,23 +34,41 @@ class Selection(Protocol):
 
 
 class AtLabel:
-    """The label of each sample."""
+    """The label of each sample.
+
+    Eager code gathers and scatters. The compiler cannot fuse a scatter, nor the one behind a gather's gradient, and
+    would hold two more buffers of N x K; it fuses a comparison of every class with the label.
+    """
 
     def __init__(self, index: Tensor) -> None:
         self.index = index  # (N, 1, ...)
 
     def __call__(self, values: Tensor) -> Tensor:
-        return values.expand(self.index.shape[0], -1, *self.index.shape[2:]).gather(1, self.index)
+        values = values.expand(self.index.shape[0], -1, *self.index.shape[2:])
+        if torch.compiler.is_compiling() and values.is_floating_point():
+            return torch.where(self.mask(values), values, 0.0).sum(1, keepdim=True)
+        return values.gather(1, self.index)
+
+    def mask(self, like: Tensor) -> Tensor:
+        """Whether an entry of (N, K, ...) is at the label."""
+        classes = torch.arange(like.shape[1], device=like.device)
+        return classes.reshape(1, -1, *[1] * (like.dim() - 2)) == self.index
+
+    def fill(self, values: Tensor, number: float) -> Tensor:
+        """The values with those at the label replaced by a number."""
+        if torch.compiler.is_compiling():
+            return values.masked_fill(self.mask(values), number)
+        return values.scatter(1, self.index, number)
 
     def sum_others(self, terms: Tensor) -> Tensor:
-        return terms.scatter(1, self.index, 0.0).sum(1, keepdim=True)
+        return self.fill(terms, 0.0).sum(1, keepdim=True)
 
     def max_others(self, scores: Tensor) -> Tensor:
-        return scores.scatter(1, self.index, float("-inf")).amax(1, keepdim=True)
+        return self.fill(scores, float("-inf")).amax(1, keepdim=True)
 
     def cross_entropy(self, logits: Tensor, replaced: Tensor) -> Tensor:
         # Not by log_softmax: with a confident sample it rounds the others' share away against 1.
-        others = logits.scatter(1, self.index, float("-inf"))
+        others = self.fill(logits, float("-inf"))
         largest = others.detach().amax(1, keepdim=True).clamp(min=torch.finfo(logits.dtype).min)  # one class: -inf
         # exp keeps its result for the backward pass, logsumexp would keep its input and make two more.
         total = (others - largest).exp().sum(1, keepdim=True)
@@ -69,7 +87,7 @@ class AtEveryClass:
 
     def sum_others(self, terms: Tensor) -> Tensor:
         top = AtLabel(terms.argmax(1, keepdim=True))
-        return torch.where(_is_class(top, terms), top.sum_others(terms), terms.sum(1, keepdim=True) - terms)
+        return torch.where(top.mask(terms), top.sum_others(terms), terms.sum(1, keepdim=True) - terms)
 
     def max_others(self, scores: Tensor) -> Tensor:
         top = AtLabel(scores.argmax(1, keepdim=True))
@@ -78,23 +96,19 @@ class AtEveryClass:
         ties = tied.sum(1, keepdim=True)
         # amax shares its gradient among the ties. Where the class is one of them, its own share goes to the others.
         without_own = largest + (largest - scores) / (ties - 1).clamp(min=1)
-        unique = torch.where(_is_class(top, scores), top.max_others(scores), largest)
+        unique = torch.where(top.mask(scores), top.max_others(scores), largest)
         return torch.where(tied & (ties > 1), without_own, unique)
 
     def cross_entropy(self, logits: Tensor, replaced: Tensor) -> Tensor:
         largest = logits.detach().amax(1, keepdim=True)
         logits, replaced = logits - largest, replaced - largest
         top = AtLabel(logits.argmax(1, keepdim=True))
-        is_top = _is_class(top, logits)
+        is_top = top.mask(logits)
         exponentials = logits.exp()
         # Away from the largest logit the rest of the sum is at least 1, so its logarithm is safe.
         rest = torch.where(is_top, 1.0, exponentials.sum(1, keepdim=True) - exponentials)
-        without_top = logits.scatter(1, top.index, float("-inf")).logsumexp(1, keepdim=True)
+        without_top = top.fill(logits, float("-inf")).logsumexp(1, keepdim=True)
         return softplus(torch.where(is_top, without_top, rest.log()) - replaced)
-
-
-def _is_class(chosen: AtLabel, like: Tensor) -> Tensor:
-    return torch.zeros_like(like, dtype=torch.bool).scatter(1, chosen.index, True)
 
 
 def softplus(x: Tensor) -> Tensor:

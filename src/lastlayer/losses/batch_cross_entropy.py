@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lastlayer.losses._classes import AtLabel
 from lastlayer.losses._module import Loss, register
 from lastlayer.losses._ranks import Group, max_over_ranks, sum_over_ranks
 from lastlayer.losses._target import Target, read
@@ -51,7 +52,7 @@ def batch_cross_entropy(logits: Tensor, target: Target, *, group: Group = None) 
     else:
         true = m.new_zeros(())
         for labels in problem.labels:
-            true = true + (labels.share * z.gather(1, labels.index).squeeze(1)).sum()
+            true = true + (labels.share * AtLabel(labels.index)(z).squeeze(1)).sum()
     partition = sum_over_ranks(z.exp().sum(), group)
     m, true = sum_over_ranks(m, group), sum_over_ranks(true, group)
     return partition.log() - m.log() - true / m
