@@ -21,8 +21,7 @@ def soft_normalize(x: Tensor, gamma: float = 1.0, tau: Tensor | float = 1.0, dim
         x = _ClampedUpcast.apply(x)  # type: ignore[no-untyped-call]
     elif x.dtype is torch.bfloat16:
         x = x.float()
-    low, high = torch.aminmax(x.detach(), dim=dim, keepdim=True)
-    largest = torch.maximum(high, -low)
+    largest = x.detach().abs().amax(dim, keepdim=True)
     nonzero = largest > 0
     # Below the smallest normal number the division itself would overflow; scaled by that number, squares still fit.
     largest = largest.clamp(min=torch.finfo(x.dtype).tiny)
