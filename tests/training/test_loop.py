@@ -18,8 +18,6 @@ SMALL = Trial(model=ModelChoice("mlp", {"width": 64}), schedule=Schedule(epochs=
 TRAINABLE = [name for name in losses.available() if name not in ("kd", "fn-kd")]
 
 
-
-
 @pytest.mark.parametrize("name", TRAINABLE)
 def test_every_loss_learns_digits(name: str) -> None:
     trial = dataclasses.replace(SMALL, loss=LossChoice(name), schedule=Schedule(epochs=10), evaluations=1)

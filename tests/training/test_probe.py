@@ -8,22 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import typer
 from safetensors.torch import save_file
 from sklearn.linear_model import LogisticRegression
 from typer.testing import CliRunner
 
 import lastlayer
-from lastlayer.cli.probe import events, linear_probe, make_trials
+from lastlayer.cli import app
+from lastlayer.cli.probe import make_trials
 from lastlayer.data import CorruptFileError
-from lastlayer.runners import Plan
+from lastlayer.runners import Plan, run_trials
 from lastlayer.runs import RunFolder
 from lastlayer.training import measuring
 from lastlayer.training.probe import load_features, probe_trial
 
 runner = CliRunner()
-app = typer.Typer()
-app.command()(linear_probe)
 K, D = 5, 6
 
 
@@ -126,7 +124,9 @@ def test_damaged_files(tmp_path):
 
 
 def train(trials, root: Path, dataset, **options) -> list[str]:
-    return [event.kind for event in events(trials, Plan(root, "cpu", **options), dataset) if event.kind != "progress"]
+    return [
+        event.kind for event in run_trials(trials, Plan(root, "cpu", **options), dataset) if event.kind != "progress"
+    ]
 
 
 def test_the_head_finds_the_optimum_of_logistic_regression(files, tmp_path):
@@ -148,12 +148,12 @@ def test_the_head_finds_the_optimum_of_logistic_regression(files, tmp_path):
 
 
 def test_a_cut_probe_resumes_to_the_same_bits(files, tmp_path, monkeypatch):
-    monkeypatch.setattr("lastlayer.cli.probe.REPORT_SECONDS", 0.0)
+    monkeypatch.setattr("lastlayer.runners._events.REPORT_SECONDS", 0.0)
     dataset = load_features(*files)
     base = probe_trial(dataset, *files).with_settings({"schedule.epochs": 4})
     (trial,) = make_trials(base, "sln", 1, [])
     train([trial], tmp_path / "whole", dataset)
-    cut = events([trial], Plan(tmp_path / "cut", "cpu"), dataset)
+    cut = run_trials([trial], Plan(tmp_path / "cut", "cpu"), dataset)
     folder = RunFolder(tmp_path / "cut" / trial.identity)
     for _ in cut:
         if len(folder.metrics()) == 3:
@@ -174,7 +174,7 @@ def test_a_diverging_loss_does_not_stop_the_others(files, tmp_path):
     )
     assert train([bad, good], tmp_path, dataset) == ["start", "failed", "start", "done"]
     assert train([bad, good], tmp_path, dataset) == ["failed", "skip"]
-    assert train([bad, good], tmp_path, dataset, retry_failed=True) == ["start", "failed", "skip"]
+    assert train([bad, good], tmp_path, dataset, retry_failed=True) == ["skip", "start", "failed"]
 
 
 def test_what_is_measured_in_part_is_noted(files, monkeypatch):
@@ -189,7 +189,7 @@ def test_what_is_measured_in_part_is_noted(files, monkeypatch):
 
 
 def run(*arguments, code=0):
-    result = runner.invoke(app, [str(argument) for argument in arguments])
+    result = runner.invoke(app, ["linear-probe", *(str(argument) for argument in arguments)])
     assert result.exit_code == code, result.output
     return result
 
@@ -248,10 +248,10 @@ def test_mistakes_are_one_line_before_any_training(files, tmp_path, arguments, s
 
 
 def test_in_a_real_process(files, tmp_path):
-    program = "import typer; from lastlayer.cli.probe import linear_probe; typer.run(linear_probe)"
+    program = "from lastlayer.cli import app; app()"
     arguments = ["--features", "train.safetensors", "--test", "test.safetensors", "--losses", "ce", "--seeds", "1"]
     ran = subprocess.run(
-        [sys.executable, "-c", program, *arguments, "--epochs", "2"],
+        [sys.executable, "-c", program, "linear-probe", *arguments, "--epochs", "2"],
         cwd=tmp_path, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

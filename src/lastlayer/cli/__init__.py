@@ -15,6 +15,7 @@ from lastlayer.cli.measure import measure
 from lastlayer.cli.probe import linear_probe
 from lastlayer.cli.report import report
 from lastlayer.cli.status import status
+from lastlayer.cli.theory import theory
 
 app = typer.Typer(
     name="lastlayer",
@@ -34,7 +35,7 @@ def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
         except (ValueError, OSError, ImportError) as error:
             if os.environ.get("LASTLAYER_DEBUG"):
                 raise
-            typer.echo(f"lastlayer: {error}", err=True)
+            typer.echo(f"lastlayer {command.__name__.replace('_', '-')}: {' '.join(str(error).split())}", err=True)
             raise typer.Exit(2) from None
 
     return wrapped
@@ -43,6 +44,7 @@ def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
 for _command in (compare, train, linear_probe, measure, report, status, export, doctor):
     app.command()(_in_one_line(_command))
 app.add_typer(data, name="data")
+app.add_typer(theory, name="theory")
 
 
 def main() -> None:

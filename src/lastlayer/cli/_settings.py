@@ -83,11 +83,11 @@ class Settings:
         made = []
         for loss in losses:
             name, *given = loss.split(":")
-            options = dict(_assignment(item, f"loss {loss}") for item in given)
+            options = dict(assignment(item, f"loss {loss}") for item in given)
             if self.label_smoothing is not None:
                 options["label_smoothing"] = self.label_smoothing
             changes: dict[str, Any] = {"loss": {"name": name, "options": options}}
-            changes.update(_assignment(item, "--set") for item in self.set or [])
+            changes.update(assignment(item, "--set") for item in self.set or [])
             trial = base.with_settings(changes).resolved()
             made += [dataclasses.replace(trial, seed=seed) for seed in seeds]
         return made
@@ -132,7 +132,8 @@ class Settings:
         return trial.with_settings({name: value for name, value in changes.items() if value is not None})
 
 
-def _assignment(text: str, where: str) -> tuple[str, Any]:
+def assignment(text: str, where: str) -> tuple[str, Any]:
+    """NAME=VALUE as a name and a value: JSON where it is, text otherwise."""
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"{where}: {text!r} must have the form NAME=VALUE")

@@ -13,12 +13,13 @@ from multiprocessing.process import BaseProcess
 
 import torch
 
+from lastlayer.data import Dataset
 from lastlayer.runners._events import Event, Plan, Reporter
 from lastlayer.training.loop import fit
 from lastlayer.training.trial import Trial
 
 
-def run_trials(trials: Sequence[Trial], plan: Plan) -> Iterator[Event]:
+def run_trials(trials: Sequence[Trial], plan: Plan, dataset: Dataset | None = None) -> Iterator[Event]:
     """Run what is not done yet, yielding events as they come.
 
     A failing trial, even one whose process is killed, does not stop the others. Closing the iterator stops the workers;
@@ -27,6 +28,7 @@ def run_trials(trials: Sequence[Trial], plan: Plan) -> Iterator[Event]:
     Args:
         trials: resolved.
         plan: where and how.
+        dataset: the data of all trials, if it is loaded already; they then share it and run in this process.
     """
     pending: deque[int] = deque()
     for index, trial in enumerate(trials):
@@ -42,12 +44,12 @@ def run_trials(trials: Sequence[Trial], plan: Plan) -> Iterator[Event]:
     if device.startswith("cuda"):
         from lastlayer.runners.pack import run_packed
 
-        yield from run_packed(trials, pending, plan, torch.device(device))
-    elif device == "cpu" and len(pending) > 1 and plan.workers != 1:
+        yield from run_packed(trials, pending, plan, torch.device(device), dataset)
+    elif device == "cpu" and dataset is None and len(pending) > 1 and plan.workers != 1:
         yield from _in_processes(trials, plan, pending)
     else:
         for index in pending:
-            yield from _run_one(index, trials[index], plan, device)
+            yield from _run_one(index, trials[index], plan, device, dataset)
 
 
 def _resolve(device: str) -> str:
@@ -56,12 +58,15 @@ def _resolve(device: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _run_one(index: int, trial: Trial, plan: Plan, device: str) -> Generator[Event, None, None]:
+def _run_one(
+    index: int, trial: Trial, plan: Plan, device: str, dataset: Dataset | None = None
+) -> Generator[Event, None, None]:
+    folder = plan.folder(trial)
     yield Event(index, "start")
     report = Reporter(index)
     try:
         for progress in fit(
-            trial, plan.folder(trial), device=device, data_root=plan.data_root, tensorboard=plan.tensorboard
+            trial, folder, device=device, data_root=plan.data_root, dataset=dataset, tensorboard=plan.tensorboard
         ):
             yield from report(progress)
     except Exception as error:  # the others go on; the run folder has the reason

@@ -1,8 +1,8 @@
 """Many trials on one GPU at once: each captured as a CUDA graph, each on a stream of its own.
 
 A small network leaves most of a large GPU idle, and launching its kernels one by one costs more than running them. Here
-a whole step, from drawing the batch to updating the parameters, is compiled, captured once and replayed; a pack of trials
-takes turns, a replay each, and the device overlaps them. The host does nothing a step but start replays.
+a whole step, from drawing the batch to updating the parameters, is compiled, captured once and replayed; a pack of
+trials takes turns, a replay each, and the device overlaps them. The host does nothing a step but start replays.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from lastlayer.data import Dataset
 from lastlayer.runners._events import Event, Plan, Reporter
 from lastlayer.training.loop import Progress, Training, fit, objective
 from lastlayer.training.trial import Trial
@@ -25,7 +26,9 @@ MOST_SHAPES = 64  # losses and models one process may compile
 MEMORY_SHARE = 0.8  # of the free memory that a pack may plan to take
 
 
-def run_packed(trials: Sequence[Trial], pending: deque[int], plan: Plan, device: torch.device) -> Iterator[Event]:
+def run_packed(
+    trials: Sequence[Trial], pending: deque[int], plan: Plan, device: torch.device, dataset: Dataset | None = None
+) -> Iterator[Event]:
     """Run the pending trials, as many at a time as the pack holds, each on its own stream.
 
     The result of a trial does not depend on its companions: it has its own generator, its own buffers, and its steps
@@ -40,7 +43,7 @@ def run_packed(trials: Sequence[Trial], pending: deque[int], plan: Plan, device:
             index = pending.popleft()
             yield Event(index, "start")
             stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            running[index] = (_fit(trials[index], plan, device), stream, Reporter(index))
+            running[index] = (_fit(trials[index], plan, device, dataset), stream, Reporter(index))
         for index, (steps, stream, reporter) in list(running.items()):
             try:
                 with torch.cuda.stream(stream):
@@ -57,12 +60,13 @@ def run_packed(trials: Sequence[Trial], pending: deque[int], plan: Plan, device:
                 yield from reporter(progress)
 
 
-def _fit(trial: Trial, plan: Plan, device: torch.device) -> Generator[Progress, None, Any]:
+def _fit(trial: Trial, plan: Plan, device: torch.device, dataset: Dataset | None) -> Generator[Progress, None, Any]:
     return fit(
         trial,
         plan.folder(trial),
         device=device,
         data_root=plan.data_root,
+        dataset=dataset,
         tensorboard=plan.tensorboard,
         prepare=accelerate,
     )

@@ -123,8 +123,8 @@ def probability_formula(loss: losses.Loss) -> str:
 
 
 def input_dtype(loaded: Loaded) -> torch.dtype:
-    """The type of inputs as stored: bytes have a scale, floats have none."""
-    return torch.float32 if loaded.result["data"]["normalize"]["scale"] == 1.0 else torch.uint8
+    """The type of inputs as stored."""
+    return torch.uint8 if loaded.result["data"]["dtype"] == "uint8" else torch.float32
 
 
 class _Predictor(nn.Module):

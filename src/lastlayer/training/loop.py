@@ -257,7 +257,9 @@ class Training:
         """Validation accuracy now; the network is kept if it is the best so far."""
         assert self.dataset.validation is not None
         made = measuring.outputs(self.network, self.dataset.validation)
-        accuracy = float((made.logits.argmax(1) == made.target).double().mean())
+        accuracy = made.accuracy
+        if accuracy is None:
+            accuracy = float((made.logits.argmax(1) == made.target).double().mean())
         if self.best is None or accuracy > self.best["accuracy"]:
             kept = {name: value.clone() for name, value in self.network.state_dict().items()}
             self.best = {"accuracy": accuracy, "epoch": self.epoch, "network": kept}
@@ -408,7 +410,8 @@ def _finish(
             "normalize": {"mean": dataset.mean, "std": dataset.std, "scale": dataset.scale},
             "samples": {"train": len(dataset.train), "test": len(dataset.test)},
             "checksums": dict(dataset.checksums),
-            "notes": list(dataset.notes),
+            "dtype": str(dataset.train.inputs.dtype).removeprefix("torch."),
+            "notes": [*dataset.notes, *(note for note in measuring.limits(dataset) if note not in dataset.notes)],
         },
         "machine": describe_machine(training.device),
     }

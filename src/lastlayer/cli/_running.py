@@ -1,0 +1,110 @@
+"""Running trials from the command line: progress while they run, tables and the page when they are done."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from lastlayer.data import Dataset
+    from lastlayer.runners import Event, Plan
+    from lastlayer.training import Trial
+
+
+def run(trials: Sequence[Trial], plan: Plan, title: str, dataset: Dataset | None = None) -> None:
+    """Run what is not done, with live progress; Ctrl-C ends it with the command that goes on.
+
+    Args:
+        trials: resolved.
+        plan: where and how.
+        title: of the comparison, for reports.
+        dataset: the data of all trials, if it is loaded already.
+    """
+    from lastlayer.runners import run_trials
+    from lastlayer.runs.files import write_json
+
+    command = shlex.join(["lastlayer", *sys.argv[1:]])
+    listed = [{"identity": trial.identity, "trial": trial.to_dict()} for trial in trials]
+    write_json(comparison_file(trials, plan), {"title": title, "trials": listed, "command": command})
+    events = run_trials(trials, plan, dataset)
+    try:
+        with contextlib.closing(events), _shown(trials) as show:  # type: ignore[type-var]
+            for event in events:
+                show(event)
+    except KeyboardInterrupt:
+        typer.echo(f"\nstopped; every whole epoch is kept. To continue: {command}", err=True)
+        raise typer.Exit(130) from None
+
+
+def comparison_file(trials: Sequence[Trial], plan: Plan) -> Path:
+    """Where a comparison of these trials is written down."""
+    together = hashlib.sha256("".join(trial.identity for trial in trials).encode()).hexdigest()[:8]
+    return plan.root / f"compare-{together}.json"
+
+
+@contextlib.contextmanager
+def _shown(trials: Sequence[Trial]) -> Iterator[_Show]:
+    """Live progress in a terminal: a line for each running trial and one for all. Elsewhere only failures are said."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        yield _Show(bars, trials)
+
+
+class _Show:
+    """Turns events into progress bars."""
+
+    def __init__(self, bars: Progress, trials: Sequence[Trial]) -> None:
+        self.bars, self.trials = bars, trials
+        self.rows: dict[int, TaskID] = {}
+        self.ended = 0
+        self.all = bars.add_task(f"{len(trials)} trials", total=len(trials), state="")
+
+    def __call__(self, event: Event) -> None:
+        trial = self.trials[event.index]
+        name = f"{trial.loss.name} seed {trial.seed}"
+        if event.kind == "start":
+            self.rows[event.index] = self.bars.add_task(name, total=None, state="loading")
+        elif event.kind == "progress" and event.progress is not None:
+            now = event.progress
+            state = f"epoch {now.epoch + 1}/{now.epochs}"
+            if now.loss is not None and now.accuracy is not None:
+                state += f"  loss {now.loss:.4f}  accuracy {now.accuracy:.1%}"
+            self.bars.update(self.rows[event.index], completed=now.step, total=now.steps, state=state)
+        if event.kind in ("done", "failed", "skip"):
+            self.ended += 1
+            if event.index in self.rows:
+                self.bars.remove_task(self.rows.pop(event.index))
+            self.bars.update(self.all, completed=self.ended, state=f"{self.ended} of {len(self.trials)} ended")
+        if event.kind == "failed":
+            self.bars.console.print(f"failed: {name}: {event.message}", markup=False)
+
+
+def show_results(trials: Sequence[Trial], plan: Plan) -> None:
+    """Print the tables and write the page; end with exit code 1 if a trial is not done."""
+    from lastlayer import reports
+
+    comparison = comparison_file(trials, plan)
+    loaded = reports.load(plan.root, comparison)
+    summary = reports.summarise(loaded)
+    reports.print_tables(summary)
+    if len(trials) > 1:
+        page = comparison.with_suffix(".html")
+        reports.write_page(summary, page)
+        typer.echo(f"page: {page}")
+    missing = sum(plan.folder(trial).status != "done" for trial in trials)
+    if missing:
+        typer.echo(f"{missing} of {len(trials)} trials are not done: lastlayer status {plan.root}", err=True)
+        raise typer.Exit(1)
