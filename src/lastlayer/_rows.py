@@ -17,10 +17,7 @@ def soft_normalize(x: Tensor, gamma: float = 1.0, tau: Tensor | float = 1.0, dim
     Half precision is computed and returned in float32; a float16 gradient too large for the format is clamped to its
     largest finite value.
     """
-    if x.dtype is torch.float16:
-        x = _ClampedUpcast.apply(x)  # type: ignore[no-untyped-call]
-    elif x.dtype is torch.bfloat16:
-        x = x.float()
+    x = upcast(x)
     largest = x.detach().abs().amax(dim, keepdim=True)
     nonzero = largest > 0
     # Below the smallest normal number the division itself would overflow; scaled by that number, squares still fit.
@@ -29,6 +26,13 @@ def soft_normalize(x: Tensor, gamma: float = 1.0, tau: Tensor | float = 1.0, dim
     norm = torch.where(nonzero, torch.linalg.vector_norm(scaled, dim=dim, keepdim=True), 1.0)
     factor = largest.pow(1 - gamma) / tau * norm.pow(-gamma)
     return scaled * torch.where(nonzero, factor, 0.0)
+
+
+def upcast(x: Tensor) -> Tensor:
+    """Half precision to float32, with float16 gradients that come back finite; float32 and float64 stay."""
+    if x.dtype is torch.float16:
+        return _ClampedUpcast.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+    return x.float() if x.dtype is torch.bfloat16 else x
 
 
 def unit(x: Tensor, dim: int = -1) -> Tensor:

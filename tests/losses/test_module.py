@@ -295,3 +295,16 @@ def test_import_brings_torch_and_numpy_alone(package):
     heavy = {"sklearn", "torchmetrics", "scipy", "plotly", "typer", "rich", "matplotlib", "safetensors", "pandas"}
     assert not new & heavy
     assert new - set(sys.stdlib_module_names) <= {"lastlayer"}
+
+
+def test_inputs_and_hyperparameters_may_be_named_in_a_call() -> None:
+    z, y = torch.randn(3, 5), torch.tensor([0, 1, 4])
+    loss = losses.FocalLoss(num_classes=5)
+    assert torch.equal(loss(z, target=y), losses.focal(z, y))
+    assert torch.equal(loss(logits=z, target=y), losses.focal(z, y))
+    assert torch.equal(loss(z, y, gamma=1.0), losses.focal(z, y, gamma=1.0))
+    assert loss.gamma == 3.0
+    drawn = torch.tensor([0, 2])
+    assert torch.equal(losses.NceLoss()(z, y, samples=drawn), losses.nce(z, y, samples=drawn))
+    with pytest.raises(ValueError, match="num_classes=5"):
+        loss(logits=torch.randn(3, 4), target=y)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -42,10 +44,10 @@ class LargeMarginHead(Head):
         in_features: int,
         num_classes: int,
         margin: int = 4,
-        lam: float | tuple[float, float] = (1000.0, 5.0),
+        lam: float | Sequence[float] = (1000.0, 5.0),
     ) -> None:
         super().__init__(in_features, num_classes)
-        start, floor = lam if isinstance(lam, tuple) else (lam, lam)
+        start, floor = lam if isinstance(lam, Sequence) else (lam, lam)
         if not start >= floor >= 0:
             raise ValueError(f"lam must be a number >= 0 or (start, floor) with start >= floor >= 0, got {lam!r}")
         if not isinstance(margin, int) or margin < 1:

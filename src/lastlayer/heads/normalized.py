@@ -65,5 +65,6 @@ class NormalizedHead(Head):
         return weight, None if self.bias is None else -select(self.bias, classes).to(weight.dtype)
 
     def extra_repr(self) -> str:
-        scale = f"{torch.as_tensor(self.scale).item():g}" + (", learnable" if isinstance(self.scale, nn.Parameter) else "")
+        learnable = ", learnable" if isinstance(self.scale, nn.Parameter) else ""
+        scale = f"{torch.as_tensor(self.scale).item():g}{learnable}"
         return f"{super().extra_repr()}, scale={scale}, bias={self.bias is not None}"

@@ -55,6 +55,7 @@ class Loss(nn.Module):
             if name not in known:
                 raise TypeError(f"{type(self).__name__} has no argument {name!r}{_nearest(name, known)}")
         self._names = tuple(known)
+        self._inputs = tuple(name for name in inspect.signature(type(self).function).parameters if name not in known)
         for name, default in known.items():
             value = hyperparameters.get(name, default)
             if value is inspect.Parameter.empty:
@@ -70,13 +71,16 @@ class Loss(nn.Module):
         """The keyword arguments of the function, as they stand now."""
         return {name: getattr(self, name) for name in self._names}
 
-    def forward(self, *inputs: Any) -> Tensor:
-        if self.num_classes is not None and (found := self.count_classes(*inputs)) != self.num_classes:
-            raise ValueError(
-                f"{type(self).__name__} was made for num_classes={self.num_classes}, but was given {found} classes "
-                f"(shape {tuple(inputs[0].shape)})"
-            )
-        return type(self).function(*inputs, **self.hyperparameters())
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        """The loss of the function's inputs, by position or name; a named hyperparameter holds for this call alone."""
+        if self.num_classes is not None:
+            given = [*inputs, *(named[name] for name in self._inputs[len(inputs) :] if name in named)]
+            if (found := self.count_classes(*given)) != self.num_classes:
+                raise ValueError(
+                    f"{type(self).__name__} was made for num_classes={self.num_classes}, but was given {found} classes "
+                    f"(shape {tuple(given[0].shape)})"
+                )
+        return type(self).function(*inputs, **{**self.hyperparameters(), **named})
 
     @staticmethod
     def count_classes(*inputs: Tensor) -> int:

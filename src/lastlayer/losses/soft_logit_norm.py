@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
 
-from lastlayer._rows import soft_normalize
+from lastlayer._rows import soft_normalize, upcast
+from lastlayer.losses._classes import evaluate
 from lastlayer.losses._module import Loss, register
-from lastlayer.losses._target import Target, check_range, read
+from lastlayer.losses._target import Problem, Target, check_range, read
 from lastlayer.losses.cross_entropy import softmax_cross_entropy
+
+LONGEST_FUSED_ROW = 1024  # classes up to which the compiler keeps a row at hand and every pass over it but one is free
 
 
 def default_tau(num_classes: int, gamma: float = 0.7) -> float:
@@ -67,7 +73,9 @@ def soft_logit_norm(
     check_range("label_smoothing", label_smoothing, 0.0, 1.0)
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
     # The problem's logits are float32 already; normalising what the caller gave keeps float16 gradients finite.
-    raw = logits.unsqueeze(0) if problem.unbatched else logits
+    raw = upcast(logits.unsqueeze(0) if problem.unbatched else logits)
+    if torch.compiler.is_compiling() and raw.shape[1] > LONGEST_FUSED_ROW and not isinstance(tau, Tensor):
+        return _in_fewer_passes(problem, raw, gamma, tau, label_smoothing)
     return softmax_cross_entropy(problem, soft_normalized(raw, gamma, tau), label_smoothing)
 
 
@@ -116,6 +124,50 @@ def soft_normalized(logits: Tensor, gamma: float, tau: float | None) -> Tensor:
         tau = default_tau(logits.shape[axis], gamma)
     check_range("tau", tau, 0.0, open_low=True)
     return soft_normalize(logits, gamma, tau, dim=axis)
+
+
+def _in_fewer_passes(problem: Problem, z: Tensor, gamma: float, tau: float | None, label_smoothing: float) -> Tensor:
+    """The loss for compiled code and long rows, where each pass over the logits is one through memory.
+
+    With c the largest logit and a = 1 / (tau ||z||^gamma), L_k = log sum_j exp(a (z_j - c)) - a (z_k - c).
+    """
+    tau = default_tau(z.shape[1], gamma) if tau is None else tau
+    check_range("tau", tau, 0.0, open_low=True)
+    log_sum, factor, largest, *_ = _LogSum.apply(z, gamma, tau)  # type: ignore[no-untyped-call]
+    return evaluate(problem, lambda at: log_sum - factor * (at(z) - largest), label_smoothing)
+
+
+class _LogSum(torch.autograd.Function):
+    """log sum_j exp(a (z_j - c)) and a, for compiled code: the gradient needs no sum over the row.
+
+    d log_sum / dz = a p - gamma a E_p[z - c] z / ||z||^2, and the expectation is taken where p is summed anyway. The
+    norm is summed in float64, which holds the square of every float32.
+    """
+
+    @staticmethod
+    def forward(z: Tensor, gamma: float, tau: float) -> tuple[Tensor, ...]:
+        norm = z.double().square().sum(1, keepdim=True).sqrt()
+        factor = torch.where(norm > 0, norm.pow(-gamma) / tau, 0.0)
+        factor = factor.clamp(max=torch.finfo(z.dtype).max).to(z.dtype)
+        largest = z.amax(1, keepdim=True)
+        shifted = z - largest
+        terms = (factor * shifted).exp()
+        total = terms.sum(1, keepdim=True)
+        mean = (terms * shifted).sum(1, keepdim=True) / total
+        return total.log(), factor, largest, mean, torch.where(norm > 0, norm, 1.0).to(z.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float, float], output: tuple[Tensor, ...]) -> None:
+        ctx.gamma = inputs[1]
+        ctx.save_for_backward(inputs[0], *output)
+        ctx.mark_non_differentiable(*output[2:])
+
+    @staticmethod
+    def backward(ctx: Any, d_log_sum: Tensor, d_factor: Tensor, *_: Tensor) -> tuple[Tensor, None, None]:
+        z, log_sum, factor, largest, mean, norm = ctx.saved_tensors
+        p = (factor * (z - largest) - log_sum).exp()
+        along = ctx.gamma * factor * ((d_log_sum * mean + d_factor) / norm)
+        return d_log_sum * factor * p - along * (z / norm), None, None
 
 
 @register("sln")
