@@ -141,3 +141,9 @@ def test_shapes_that_disagree_are_named():
         linear_logits(t["features"], t["weight"], torch.zeros(5))
     with pytest.raises(ValueError, match="empty"):
         evaluate(features=torch.zeros(0, 6), target=torch.zeros(0, dtype=torch.long), weight=t["weight"])
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_bias_of_the_wrong_size_is_named_where_there_is_no_weight(size):
+    with pytest.raises(ValueError, match=r"bias must have shape \(3,\)"):
+        evaluate(logits=torch.randn(6, 3), target=torch.arange(6) % 3, bias=torch.zeros(size))

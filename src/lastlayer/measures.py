@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lastlayer import geometry, tasks
-from lastlayer.tasks._inputs import row_blocks
+from lastlayer.tasks._inputs import check_bias, row_blocks
 
 Direction = Literal["higher", "lower"]
 
@@ -141,6 +141,7 @@ def _partition(logits: Tensor) -> Values:
 
 
 def _unbiased(logits: Tensor, target: Tensor, bias: Tensor) -> Values:
+    check_bias(bias, logits)
     # Differences of half-precision numbers would round.
     scores = logits.to(torch.promote_types(logits.dtype, torch.float32)) - bias.to(logits.device)
     conditions = tasks.critical_conditions(scores, target)

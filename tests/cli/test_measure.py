@@ -112,6 +112,23 @@ def test_snapshots_are_columns_and_curves(tmp_path):
         assert heading in html
 
 
+def test_snapshots_of_the_same_name_in_different_folders_are_told_apart(tmp_path):
+    files = []
+    for epoch in ("1", "2"):
+        (tmp_path / epoch).mkdir()
+        files.append(save(tmp_path / epoch / "features.npz", arrays()))
+    page = tmp_path / "page.html"
+    run(*files, "--plot", page)
+    html = page.read_text(encoding="utf-8")
+    assert html.count('features.npz","') >= 3  # one x for each of NC1 to NC3, instead of one point above another
+
+
+def test_arrays_that_no_measure_takes_may_be_of_any_type(tmp_path):
+    names, objects = np.array(["cat", "dog", "owl"]), np.array([{}], dtype=object)
+    file = save(tmp_path / "a.npz", {**arrays(), "class_names": names, "config": objects})
+    assert measures(file) == measures(save(tmp_path / "b.npz", arrays()))
+
+
 def test_page_needs_no_network(tmp_path):
     page = tmp_path / "page.html"
     run(save(tmp_path / "<b>.npz", arrays()), "--plot", page)
@@ -182,14 +199,15 @@ def test_unreadable_files(tmp_path, name, content, message):
     assert message in lines[0]
 
 
-def test_pickles_are_never_opened(tmp_path):
+@pytest.mark.parametrize(("name", "code"), [("bias", 2), ("extra", 0)])
+def test_pickles_are_never_opened(tmp_path, name, code):
     marker = tmp_path / "opened"
 
     class Trap:
         def __reduce__(self):
             return (open, (str(marker), "w"))
 
-    run(save(tmp_path / "trap.npz", {**arrays(), "extra": np.array([Trap()], dtype=object)}), code=2)
+    run(save(tmp_path / "trap.npz", {**arrays(), name: np.array([Trap()], dtype=object)}), code=code)
     assert not marker.exists()
 
 

@@ -185,3 +185,22 @@ def test_wrong_arguments():
 def test_nothing_seen_is_nan():
     assert SingleLogitMetrics(2).compute().auprc.isnan()
     assert OpenSetMetrics(2).compute().auroc.isnan()
+
+
+def test_an_empty_batch_adds_nothing():
+    logits, target = torch.randn(9, 3), torch.arange(9) % 3
+    for metric in (SingleLogitMetrics(3), OpenSetMetrics(3)):
+        metric.update(logits, target)
+        before = metric.state_dict()
+        metric.update(logits[:0], target[:0])
+        assert all(torch.equal(value, before[name]) for name, value in metric.state_dict().items())
+        with pytest.raises(ValueError, match="empty"):
+            metric.update(logits[:, :0], target)
+
+
+def test_no_warning_after_loading(recwarn):
+    metric, resumed = SingleLogitMetrics(2), SingleLogitMetrics(2)
+    metric.update(torch.tensor([[3.0, -1.0], [2.0, 4.0]]), torch.tensor([0, 1]))
+    resumed.load_state_dict(metric.state_dict())
+    assert resumed.compute().auprc == 1
+    assert not recwarn.list

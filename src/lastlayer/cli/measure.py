@@ -66,14 +66,19 @@ def measure(
     if plot is not None:
         from lastlayer.cli._measure_page import page
 
-        names = [file.stem for file, _, _ in snapshots]
-        plot.write_text(page(names, [values for _, _, values in snapshots], snapshots[-1][1]), encoding="utf-8")
+        plot.write_text(page(_names(files), [values for _, _, values in snapshots], snapshots[-1][1]), encoding="utf-8")
         typer.echo(f"wrote {plot}", err=True)
 
 
 def _refuse(file: Path, why: str) -> NoReturn:
     typer.echo(f"lastlayer measure: {file}: {' '.join(why.split())}", err=True)
     raise typer.Exit(2)
+
+
+def _names(files: list[Path]) -> list[str]:
+    """What to call the snapshots: short, unless two files in different folders would get the same name."""
+    stems = [file.stem for file in files]
+    return stems if len(set(stems)) == len(stems) else [str(file) for file in files]
 
 
 def _load(file: Path) -> tuple[dict[str, "Tensor"], list[str]]:
@@ -84,8 +89,9 @@ def _load(file: Path) -> tuple[dict[str, "Tensor"], list[str]]:
         _refuse(file, f"the name must end in .npz or .safetensors, not {file.suffix or 'in no extension'}")
     if not file.is_file():
         _refuse(file, "no such file")
+    wanted = {*INPUTS, *_LABELS}
     try:
-        found = _read_npz(file) if file.suffix == ".npz" else _read_safetensors(file)
+        found, ignored = _read_npz(file, wanted) if file.suffix == ".npz" else _read_safetensors(file, wanted)
     except Exception as error:  # each library has errors of its own for a file that is not what its name says
         _refuse(file, f"cannot be read as {file.suffix}: {error}")
 
@@ -97,7 +103,7 @@ def _load(file: Path) -> tuple[dict[str, "Tensor"], list[str]]:
     for name in ("features", "target"):
         if name not in found:
             asked = name if name == "features" else "target (or labels, y)"
-            _refuse(file, f"holds no {asked}; it holds {', '.join(sorted(found)) or 'nothing'}")
+            _refuse(file, f"holds no {asked}; it holds {', '.join(sorted([*found, *ignored])) or 'nothing'}")
     if found["features"].dim() != 2:
         shape = tuple(found["features"].shape)
         _refuse(file, f"features must have shape (N, d), got {shape}; save one file for each snapshot")
@@ -105,24 +111,30 @@ def _load(file: Path) -> tuple[dict[str, "Tensor"], list[str]]:
         if name in found and found[name].shape[:1] != found["features"].shape[:1]:
             shapes = f"{tuple(found['features'].shape)} and {tuple(found[name].shape)}"
             _refuse(file, f"features and {name} must have as many rows, got {shapes}")
-    return {n: t for n, t in found.items() if n in INPUTS}, sorted(found.keys() - INPUTS.keys())
+    return found, ignored
 
 
-def _read_npz(file: Path) -> dict[str, "Tensor"]:
+# Only what is wanted is read: the others may be of a type that torch does not know, such as the names of the classes.
+
+
+def _read_npz(file: Path, wanted: set[str]) -> tuple[dict[str, "Tensor"], list[str]]:
     import numpy
     import torch
 
     with numpy.load(file, allow_pickle=False) as arrays:
-        # torch knows the machine's own byte order alone.
-        native = {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in arrays.items()}
-        return {name: torch.from_numpy(array) for name, array in native.items()}
+        found = {name: arrays[name] for name in arrays.files if name in wanted}
+        ignored = sorted(set(arrays.files) - wanted)
+    # torch knows the machine's own byte order alone.
+    native = {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in found.items()}
+    return {name: torch.from_numpy(array) for name, array in native.items()}, ignored
 
 
-def _read_safetensors(file: Path) -> dict[str, "Tensor"]:
-    from safetensors.torch import load_file
+def _read_safetensors(file: Path, wanted: set[str]) -> tuple[dict[str, "Tensor"], list[str]]:
+    from safetensors import safe_open
 
-    tensors: dict[str, Tensor] = load_file(file)
-    return tensors
+    with safe_open(file, framework="pt") as tensors:
+        names = list(tensors.keys())
+        return {name: tensors.get_tensor(name) for name in names if name in wanted}, sorted(set(names) - wanted)
 
 
 def _summary(file: Path, arrays: dict[str, "Tensor"], values: dict[str, float]) -> dict[str, object]:
@@ -144,8 +156,8 @@ def _print_table(snapshots: list[tuple[Path, dict[str, "Tensor"], dict[str, floa
     table = Table(box=None, pad_edge=False)
     table.add_column("measure", no_wrap=True)
     table.add_column("")
-    for file, arrays, _ in snapshots:
-        table.add_column(f"{file.stem}\n{len(arrays['target'])} samples", justify="right", no_wrap=True)
+    for column, (_, arrays, _) in zip(_names([file for file, _, _ in snapshots]), snapshots, strict=True):
+        table.add_column(f"{column}\n{len(arrays['target'])} samples", justify="right", no_wrap=True)
     if len(snapshots) == 1:
         table.add_column("meaning", style="dim")
     for name, entry in MEASURES.items():

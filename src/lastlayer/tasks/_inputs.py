@@ -37,8 +37,8 @@ def check_range(target: Tensor, num_classes: int) -> None:
         )
 
 
-def check_matrix(values: Tensor, name: str) -> Tensor:
-    """A non-empty (N, K) tensor of floating dtype."""
+def check_matrix(values: Tensor, name: str, *, empty: bool = False) -> Tensor:
+    """An (N, K) tensor of floating dtype; `empty` allows N = 0."""
     if not isinstance(values, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(values).__name__}")
     if not values.is_floating_point():
@@ -48,7 +48,7 @@ def check_matrix(values: Tensor, name: str) -> Tensor:
             f"{name} must have shape (samples, classes), got {tuple(values.shape)}; "
             "flatten other dimensions into the samples"
         )
-    if values.numel() == 0:
+    if values.shape[1] == 0 or (values.shape[0] == 0 and not empty):
         raise ValueError(f"{name} is empty, shape {tuple(values.shape)}: there is nothing to measure")
     return values.detach()
 
@@ -59,6 +59,14 @@ def check_pair(values: Tensor, target: Tensor, name: str = "logits") -> tuple[Te
     target = check_labels(target, values.shape[0], values.device)
     check_range(target, values.shape[1])
     return values, target
+
+
+def check_bias(bias: Tensor, logits: Tensor) -> None:
+    """Refuses a bias that is not one entry a column of logits, broadcast ones too."""
+    if not isinstance(bias, Tensor):
+        raise TypeError(f"bias must be a tensor, got {type(bias).__name__}")
+    if bias.shape != (logits.shape[1],):
+        raise ValueError(f"bias must have shape ({logits.shape[1]},), one a class, got {tuple(bias.shape)}")
 
 
 def refuse_nan(values: Tensor, name: str) -> None:

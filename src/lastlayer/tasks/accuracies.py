@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lastlayer.tasks._inputs import check_labels, check_matrix, check_pair, check_range
+from lastlayer.tasks._inputs import check_bias, check_labels, check_matrix, check_pair, check_range
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,7 @@ def unbiased_accuracy(logits: Tensor, bias: Tensor, target: Tensor) -> Tensor:
         (0.0, 1.0)
     """
     logits = check_matrix(logits, "logits")
-    if bias.shape != (logits.shape[1],):
-        raise ValueError(f"bias must have shape ({logits.shape[1]},), one a class, got {tuple(bias.shape)}")
+    check_bias(bias, logits)
     # In half precision the sum would round away differences the head still saw.
     dtype = torch.promote_types(torch.promote_types(logits.dtype, bias.dtype), torch.float32)
     return accuracy(logits.to(dtype) + bias.to(logits.device, dtype), target)

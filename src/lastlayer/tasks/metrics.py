@@ -69,8 +69,13 @@ class _Histograms(Metric):
     def _add_count(self, name: str, *shape: int) -> None:
         self.add_state(name, torch.zeros(shape, dtype=torch.int64), dist_reduce_fx="sum", persistent=True)
 
+    @property
+    def update_called(self) -> bool:
+        """Whether there are samples, also if they came with a state_dict or a merge."""
+        return bool(super().update_called or any(getattr(self, name).any() for name in self._defaults))
+
     def _check(self, logits: Tensor) -> Tensor:
-        logits = check_matrix(logits, "logits")
+        logits = check_matrix(logits, "logits", empty=True)
         if logits.shape[1] != self.num_classes:
             raise ValueError(f"logits must have {self.num_classes} columns (num_classes), got {logits.shape[1]}")
         self.nan += logits.isnan().sum()
@@ -118,10 +123,10 @@ class SingleLogitMetrics(_Histograms):
         bits: bits of a bin, 2 to 24.
         kwargs: options of torchmetrics.Metric.
 
-    `update(logits, target)` takes (N, K) logits and (N,) labels and waits for nothing on the device. `compute()`
-    returns StreamedSingleLogit: `auprc`, `precision_at` and `auprc_per_class` of `single_logit`, `auprc_error` and
-    `precision_error`; all but the errors are NaN before the first update. NaN logits and labels out of range seen
-    in update raise ValueError in compute.
+    `update(logits, target)` takes (N, K) logits and (N,) labels, N = 0 too, and waits for nothing on the device.
+    `compute()` returns StreamedSingleLogit: `auprc`, `precision_at` and `auprc_per_class` of `single_logit`,
+    `auprc_error` and `precision_error`; all but the errors are NaN before the first update. NaN logits and labels
+    out of range seen in update raise ValueError in compute.
 
     Paper: Keren, Sabato, Schuller, "The Principle of Logit Separation".
 
