@@ -277,6 +277,8 @@ def test_errors_say_what_to_do():
         neural_collapse(features, target, torch.randn(2, 4))
     with pytest.raises(ValueError, match="bias must have one entry"):
         neural_collapse(features, target, torch.randn(2, 3), torch.randn(3))
+    with pytest.raises(TypeError, match=r"bias must be a torch\.Tensor, got list"):
+        neural_collapse(features, target, torch.randn(2, 3), [0.0, 0.0])
     with pytest.raises(ValueError, match="shape"):
         neural_collapse(features[0], target)
     with pytest.raises(ValueError, match="one class label for each of the 10 rows"):

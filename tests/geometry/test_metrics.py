@@ -276,3 +276,22 @@ def test_errors():
         metrics.compute(torch.randn(3, 3))
     with pytest.raises(ValueError, match="cannot merge"):
         metrics.merge_state(GeometryMetrics(2, 4))
+
+
+def test_sums_stay_float64_in_a_model_of_lower_precision(example):
+    features, target, *_ = example
+    metrics = run(features, target)
+    expected = metrics.compute()
+    torch.nn.ModuleDict({"metrics": metrics}).to(torch.bfloat16)
+    assert metrics.sums.dtype == torch.float64
+    assert_same(metrics.compute(), expected, rtol=0, atol=0)
+
+
+def test_what_cannot_be_measured_raises(example):
+    features, target, *_ = example
+    metrics = run(features, target, refine=False)
+    metrics.refine(features.index_fill(0, torch.tensor([3]), torch.nan), target)
+    with pytest.raises(ValueError, match="refine hold NaN"):
+        metrics.compute()
+    with pytest.raises(ValueError, match="squares overflow"):
+        run(features.double() * 1e200, target, refine=False).compute()

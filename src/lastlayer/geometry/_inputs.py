@@ -105,6 +105,8 @@ def check_classifier(weight: Tensor, bias: Tensor | None, dim: int) -> None:
         raise ValueError("weight holds NaN or infinite values")
     if bias is None:
         return
+    if not isinstance(bias, Tensor):
+        raise TypeError(f"bias must be a torch.Tensor, got {type(bias).__name__}")
     if bias.shape != (weight.shape[0],):
         raise ValueError(
             f"bias must have one entry for each of the {weight.shape[0]} rows of weight, got shape {tuple(bias.shape)}"

@@ -1,11 +1,12 @@
 """The geometry of features over batches and ranks, as a torchmetrics Metric."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 from torchmetrics import Metric
 
 from lastlayer.geometry import _moments
@@ -19,8 +20,9 @@ class GeometryMetrics(Metric):
 
     One pass of `update` gives nc1, nc2, nc3, self_duality, separability, the uncentred cosines and
     class_distance_variance. What needs the means of all samples first (centred cosines, compactness,
-    intra_inter_ratio, nc4) takes a second pass over the same samples with `refine`, and is None until then. The
-    formulas stand at the functions of the same names.
+    intra_inter_ratio, nc4) takes a second pass over the same samples with `refine`, and is None until then. nc4 asks
+    the classifier about each sample, so it must be known by then: give it to `refine`, or to a `compute` between the
+    passes, which remembers it; without it nc4 stays None. The formulas stand at the functions of the same names.
 
     The state is a fixed number of float64 sums, d^2 + 4 K d of them: batches, ranks, `merge_state`, pickling and
     `state_dict` give the answer of one batch to rounding. The sums of a class are taken about its first feature, so
@@ -35,7 +37,8 @@ class GeometryMetrics(Metric):
         kwargs: those of `torchmetrics.Metric`; results are not cached, since they depend on compute's arguments.
 
     Across ranks: `compute`, and the first `refine` after an update, gather the sums of all ranks. Every rank must
-    therefore call `refine` at least once, with an empty batch, features of shape (0, d), if it has no samples.
+    therefore call `refine` at least once, with an empty batch, features of shape (0, d), if it has no samples. Likewise
+    `update`: if one rank adds samples after a second pass, all must call `update`, or only some would gather again.
 
     Degenerate cases: those of the functions; `compute` without a sample raises.
 
@@ -173,7 +176,7 @@ class GeometryMetrics(Metric):
             bias: (K,) its bias; remembered with the weight for nc4 in `refine`.
 
         Returns:
-            Geometry. nc4 is that of the classifier used in `refine`.
+            Geometry. nc4 is that of the classifier used in `refine`, and None if there was none.
         """
         moments = self._parts()
         present = moments.count.nonzero().flatten()
@@ -214,6 +217,11 @@ class GeometryMetrics(Metric):
                 raise ValueError(f"cannot merge a metric of (num_classes, dim) = {theirs} into one of {ours}")
         super().merge_state(incoming_state)
         self._reference = None
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Module:
+        """Follow to a device but stay float64: `model.to(torch.bfloat16)` would round the sums of a metric in it."""
+        moved: Module = super()._apply(lambda tensor: tensor.to(fn(tensor).device), exclude_state)
+        return moved
 
     def _parts(self) -> _moments.Moments:
         return _moments.view(self.sums, self.num_classes, self.dim)
@@ -266,8 +274,12 @@ class GeometryMetrics(Metric):
         bad = (~torch.isfinite(moments.total).all(dim=1)).nonzero().flatten()
         if len(bad):
             raise ValueError(f"features hold NaN or infinite values, in samples of the labels {bad.tolist()[:10]}")
+        if not bool(torch.isfinite(moments.square).all()):
+            raise ValueError("features are finite but their squares overflow float64; divide them by a constant first")
 
     def _check_second_pass(self, moments: _moments.Moments) -> None:
+        if not bool(torch.isfinite(moments.distance).all()):
+            raise ValueError("features given to refine hold NaN or infinite values, those given to update did not")
         if not torch.equal(moments.seen, moments.count):
             raise ValueError(
                 f"refine saw {int(moments.seen.sum())} samples and update {int(moments.count.sum())}, or other labels: "
