@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from lastlayer.losses._classes import evaluate
+from lastlayer.losses._classes import evaluate, normaliser
 from lastlayer.losses._module import Loss, at_least_float32, register
 from lastlayer.losses._target import Problem, Target, check_range, read
 
@@ -70,14 +70,18 @@ def softmax_cross_entropy(problem: Problem, scores: Tensor, label_smoothing: flo
         (labels,) = problem.labels
         ignored = -1
         target = labels.index.squeeze(1).masked_fill(~labels.valid, ignored)
+    # torch's own weighted mean of a smoothed loss selects the valid labels, which makes the host wait for the device.
+    divide = label_smoothing and problem.weight is not None and problem.reduction == "mean"
     loss = F.cross_entropy(
         scores,
         target,
         weight=problem.weight,
         ignore_index=ignored,
-        reduction=problem.reduction,
+        reduction="sum" if divide else problem.reduction,
         label_smoothing=label_smoothing,
     )
+    if divide:
+        return loss / normaliser(problem)
     return loss.squeeze(0) if problem.unbatched and problem.reduction == "none" else loss
 
 
