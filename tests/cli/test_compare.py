@@ -1,0 +1,154 @@
+"""`lastlayer compare` and `train` as a user runs them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lastlayer.cli import app
+from lastlayer.runs import RunFolder
+from lastlayer.training import tuning
+
+QUICK = ["--train-samples", "256", "--epochs", "2", "--set", "evaluations=1", "--workers", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def lastlayer(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def test_a_comparison_leaves_a_table_a_page_and_the_models() -> None:
+    code, said = lastlayer("compare", "--losses", "ce,sln:gamma=0.5,sln:gamma=0.9", "--seeds", "2", *QUICK)
+    assert code == 0
+    assert "sln gamma=0.5" in said
+    assert "sln gamma=0.9" in said
+    assert "AUPRC" in said
+    assert "NC1" in said
+    (page,) = Path("runs").glob("compare-*.html")
+    assert "sln" in page.read_text()
+    runs = [path.parent for path in Path("runs").glob("*/result.json")]
+    assert len(runs) == 6
+    gammas = sorted(RunFolder(run).trial()["loss"]["options"].get("gamma", 0) for run in runs)
+    assert gammas == [0, 0, 0.5, 0.5, 0.9, 0.9]
+
+
+def test_the_same_command_again_trains_nothing() -> None:
+    command = ("compare", "--losses", "ce", "--seeds", "1", *QUICK)
+    lastlayer(*command)
+    (result,) = Path("runs").glob("*/result.json")
+    before = result.stat().st_mtime_ns
+    assert lastlayer(*command)[0] == 0
+    assert result.stat().st_mtime_ns == before
+
+
+def test_options_reach_the_trial() -> None:
+    options = (
+        "--head normalized --scale 8 --optimiser adamw --lr 0.01 --weight-decay 0.1 --schedule milestones --warmup 0.5 "
+        "--clip 1 --mixup 0.2 --crop 1 --flip --rotation 5 --precision bfloat16 --label-smoothing 0.1 --holdout 0.2 "
+        "--batch-size 32 --decay head"
+    )
+    code, said = lastlayer("train", "--loss", "bce", "--seed", "3", *QUICK[:-2], *options.split())
+    assert code == 0, said
+    (folder,) = (path.parent for path in Path("runs").glob("*/result.json"))
+    trial = RunFolder(folder).trial()
+    assert trial["head"] == {"name": "normalized", "options": {"scale": 8.0}}
+    assert trial["loss"] == {"name": "bce", "options": {"label_smoothing": 0.1}}
+    assert trial["optimiser"] | {"momentum": 0, "nesterov": 0} == {
+        "name": "adamw", "lr": 0.01, "weight_decay": 0.1, "clip": 1.0, "decay": "head", "momentum": 0, "nesterov": 0,
+    }  # fmt: skip
+    assert trial["augmentation"]["flip"] is True
+    assert trial["augmentation"]["mixup"] == 0.2
+    assert (trial["precision"], trial["batch_size"], trial["seed"]) == ("bfloat16", 32, 3)
+    assert trial["data"]["holdout"] == 0.2
+    assert str(folder) in said
+
+
+def test_a_loss_that_diverges_is_shown_and_the_command_fails() -> None:
+    code, said = lastlayer("compare", "--losses", "ce,mse", "--seeds", "1", *QUICK, "--lr", "100000")
+    assert code == 1
+    assert "not finite at step" in said
+    assert "mse" in said
+    assert "trials are not done" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--losses", "snl"], ["snl", "'sln'"]),
+        (["--losses", ","], ["--losses"]),
+        (["--losses", "sln:gama=1"], ["gama", "'gamma'"]),
+        (["--losses", "sln:gamma"], ["NAME=VALUE"]),
+        (["--data", "nowhere"], ["nowhere"]),
+        (["--data", "./nowhere.npz"], ["nowhere.npz"]),
+        (["--epochs", "0"], ["schedule.epochs", "0"]),
+        (["--set", "schedul.epochs=3"], ["schedul", "'schedule'"]),
+        (["--head", "cosine"], ["cosine", "normalized"]),
+        (["--model", "resnet999"], ["resnet999"]),
+        (["--long-tail", "0.5"], ["long_tail", "0.5"]),
+        (["--losses", "kd"], ["teacher"]),
+    ],
+)
+def test_mistakes_end_in_one_line_before_anything_is_trained(arguments: list[str], words: list[str]) -> None:
+    code, said = lastlayer("compare", *arguments)
+    assert code == 2
+    assert said.startswith("lastlayer compare: ")
+    assert said.count("\n") == 1
+    assert all(word in said for word in words)
+    assert not list(Path(".").glob("runs/*/trial.json"))
+
+
+def test_tuning_gives_each_loss_its_own_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "RATE_FACTORS", (1e-6, 1.0, 1e9))
+    monkeypatch.setattr(tuning, "DECAY_FACTORS", (1.0,))
+    code, said = lastlayer("compare", "--losses", "ce,mse", "--seeds", "1", "--tune", *QUICK)
+    assert code == 0, said
+    assert "tuned ce: lr 0.1," in said
+    assert "tuned mse: lr 0.003," in said
+    assert "2 of 3 candidates done" in said  # the largest rate diverges
+    trials = [RunFolder(path.parent).trial() for path in Path("runs").glob("*/result.json")]
+    final = [trial for trial in trials if trial["data"]["holdout"] == 0]
+    assert {(t["loss"]["name"], t["optimiser"]["lr"]) for t in final} == {("ce", 0.1), ("mse", 0.003)}
+    assert all(t["data"]["holdout"] == 0.1 and t["seed"] == tuning.TUNING_SEED for t in trials if t not in final)
+
+
+def test_tensorboard_gets_every_number() -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert lastlayer("train", "--loss", "ce", *QUICK[:-2], "--tensorboard", "logs")[0] == 0
+    (folder,) = Path("logs").iterdir()
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    (result,) = Path("runs").glob("*/result.json")
+    expected = json.loads(result.read_text())["measures"]["test"]["accuracy"]
+    assert events.Scalars("test/accuracy")[-1].value == pytest.approx(expected)
+    assert [scalar.step for scalar in events.Scalars("loss")] == [1, 2]
+
+
+def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on() -> None:
+    command = [sys.executable, "-c", "from lastlayer.cli import main; main()"]
+    arguments = ["compare", "--losses", "ce,sln", "--seeds", "1", "--epochs", "400", "--set", "evaluations=1"]
+    process = subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    until = time.monotonic() + 60
+    while not list(Path("runs").glob("*/checkpoint-*")) and time.monotonic() < until:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "To continue: lastlayer compare --losses ce,sln --seeds 1 --epochs 400 --set evaluations=1" in said
+    statuses = [RunFolder(path.parent).status for path in Path("runs").glob("*/trial.json")]
+    assert statuses
+    assert set(statuses) == {"interrupted"}
