@@ -301,3 +301,20 @@ def test_non_finite_features_are_named(value):
     features[4, 1] = value
     with pytest.raises(ValueError, match=r"in 1 of 10 rows, first in row 4"):
         neural_collapse(features, target)
+
+
+@pytest.mark.parametrize("scale", [1e200, 1e-200])
+def test_features_whose_squares_leave_float64_are_refused(scale):
+    features, target = clusters(10, 2, 3)
+    with pytest.raises(ValueError, match="squares leave the range of float64"):
+        neural_collapse(features.double() * scale, target)
+    assert neural_collapse(torch.zeros(10, 3, dtype=torch.float64), target).nc1.isnan()
+
+
+@pytest.mark.parametrize("within", [1e-8, 1e-12])
+def test_float64_features_are_exact_far_beyond_float32(within):
+    features, target = clusters(300, 6, 24, within=0.0)
+    generator = torch.Generator().manual_seed(0)
+    features = features.double() + within * torch.randn(300, 24, dtype=torch.float64, generator=generator)
+    expected = reference.nc1(features, target)
+    torch.testing.assert_close(neural_collapse(features, target).nc1, expected, rtol=1e-5, atol=0)

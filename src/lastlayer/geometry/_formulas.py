@@ -63,12 +63,13 @@ def _triangular_whitening(centred: Tensor) -> Tensor | None:
 
 
 def simplex_distance(gram: Tensor) -> Tensor:
-    """|| G / |G|_F - (I - J) / sqrt(K - 1) ||_F for a K x K matrix G."""
+    """|| G / |G|_F - (I - J) / sqrt(K - 1) ||_F for a K x K matrix G, which is overwritten."""
     size = len(gram)
     if size < 2:
         return nan_like(gram)
-    difference = gram / torch.linalg.matrix_norm(gram)
+    norm = torch.linalg.matrix_norm(gram)
     # In place: the K x K matrices are most of the memory where there are many classes.
+    difference = gram / norm if gram.requires_grad else gram.div_(norm)
     difference += 1 / (size * (size - 1) ** 0.5)
     difference.diagonal().sub_(1 / (size - 1) ** 0.5)
     distance: Tensor = torch.linalg.matrix_norm(difference)

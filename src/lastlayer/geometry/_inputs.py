@@ -10,6 +10,8 @@ from torch import Tensor
 INTEGERS = frozenset(
     {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64}
 )
+SQUARABLE = 1e140
+"""Sums of squares of numbers up to this, and down to its inverse, are far inside the range of float64."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,19 @@ def prepare(features: Tensor, target: Tensor) -> Samples:
 
 
 def check_finite(class_means: Tensor, samples: Samples) -> None:
-    """Raise if a feature was NaN or infinite; looks at the class means, so that finite features cost nothing."""
+    """Raise if a feature was NaN or infinite, or so far from 1 that its square is.
+
+    Looks at the class means, so that finite features cost nothing; float64 ones, whose squares may leave the range of
+    float64 although they do not, are read once.
+    """
     if bool(torch.isfinite(class_means).all()):
+        if samples.features.dtype == torch.float64:
+            size = float(torch.stack(torch.aminmax(samples.features.detach())).abs().max())
+            if size > SQUARABLE or 0 < size < 1 / SQUARABLE:
+                raise ValueError(
+                    f"features are as large as {size:.1e}, and their squares leave the range of float64; "
+                    "divide them by a constant first"
+                )
         return
     bad = (~torch.isfinite(samples.features).all(dim=1)).nonzero().flatten()
     if len(bad) == 0:

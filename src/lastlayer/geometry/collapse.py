@@ -39,7 +39,8 @@ def neural_collapse(
 
     NC1 is computed as 1/N \sum |diag(1/s) V'(h - h_y)|^2 with M = U diag(s) V'; singular values below 1e-5 of the
     largest (1e-10 of the largest eigenvalue of S_B) count as zero. Sums are float64, and the result is exact to
-    1e-5 relative or better at any degree of collapse and for any common offset of the features.
+    1e-5 relative or better at any degree of collapse and for any common offset of the features; float64 features may
+    be so collapsed that float64 sums no longer suffice, where they spread less than 1e-13 of their size.
 
     Args:
         features: (N, d), float16, bfloat16, float32 or float64.
@@ -62,7 +63,8 @@ def neural_collapse(
     and the rank makes a few host synchronisations on a GPU.
 
     Raises:
-        ValueError: for empty input, negative labels, labels beyond the weight, NaN or infinite values, wrong shapes.
+        ValueError: for empty input, negative labels, labels beyond the weight, NaN or infinite values, float64 features
+            that are all below 1e-140 or have one above 1e140, wrong shapes.
         TypeError: for features that are not floating point or labels that are not integers.
 
     References:
