@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from lastlayer.cli._stop import stop
 from lastlayer.cli.compare import compare, train
 from lastlayer.cli.data import data
 from lastlayer.cli.doctor import doctor
@@ -35,8 +36,7 @@ def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
         except (ValueError, OSError, ImportError) as error:
             if os.environ.get("LASTLAYER_DEBUG"):
                 raise
-            typer.echo(f"lastlayer {command.__name__.replace('_', '-')}: {' '.join(str(error).split())}", err=True)
-            raise typer.Exit(2) from None
+            stop(command.__name__.replace("_", "-"), str(error))
 
     return wrapped
 

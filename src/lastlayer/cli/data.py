@@ -4,9 +4,11 @@ Tests: tests/cli/test_data.py.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from lastlayer.cli._stop import stop
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,13 +65,13 @@ def get_set(name: Name, data_root: Root = None) -> None:
     try:
         root = _get_with_bars(name, data_root, Console(stderr=True))
     except (DownloadError, CorruptFileError) as error:
-        _stop("get", str(error), 1)
+        stop("data get", str(error), 1)
     except ValueError as error:
-        _stop("get", str(error), 2)
+        stop("data get", str(error), 2)
     except OSError as error:
-        _stop("get", f"{name} cannot be written: {error}", 1)
+        stop("data get", f"{name} cannot be written: {error}", 1)
     except KeyboardInterrupt:
-        _stop("get", f"stopped; run `lastlayer data get {name}` again to continue", 130)
+        stop("data get", f"stopped; run `lastlayer data get {name}` again to continue", 130)
     typer.echo(f"{name} is in {root}")
 
 
@@ -81,7 +83,7 @@ def check_set(name: Name, data_root: Root = None) -> None:
     try:
         result = check(name, data_root)
     except ValueError as error:
-        _stop("check", str(error), 2)
+        stop("data check", str(error), 2)
     typer.echo(f"{result.name}: {result.status}: {result.message}")
     for file, checksum in result.checksums.items():
         typer.echo(f"  sha256 {checksum}  {file}")
@@ -118,8 +120,3 @@ def _get_with_bars(name: str, root: Path | None, console: "Console") -> Path:
             bars.update(tasks[file], completed=done, total=total)
 
         return get(name, root, progress=show)
-
-
-def _stop(command: str, why: str, code: int) -> NoReturn:
-    typer.echo(f"lastlayer data {command}: {' '.join(why.split())}", err=True)
-    raise typer.Exit(code)

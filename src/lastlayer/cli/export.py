@@ -1,9 +1,11 @@
 """`lastlayer export RUN`: a finished run as safetensors and ONNX. Tests: tests/training/test_export.py."""
 
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
+
+from lastlayer.cli._stop import stop
 
 
 def export(
@@ -19,18 +21,13 @@ def export(
     probabilities, for any batch size. config.json has class names, normalisation and how logits become probabilities.
     """
     if not run.is_dir():
-        _refuse(f"{run}: no such folder")
+        stop("export", f"{run}: no such folder")
     from lastlayer.training.export import export as write
 
     wanted = [name.strip() for name in formats.split(",") if name.strip()]
     try:
         files = write(run, run / "export" if out is None else out, wanted)
     except (ValueError, ImportError, OSError) as error:
-        _refuse(str(error))
+        stop("export", str(error))
     for file in files:
         typer.echo(f"{file} ({file.stat().st_size:,} bytes)")
-
-
-def _refuse(why: str) -> NoReturn:
-    typer.echo(f"lastlayer export: {' '.join(why.split())}", err=True)
-    raise typer.Exit(2)

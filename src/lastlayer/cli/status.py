@@ -3,9 +3,11 @@
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
+
+from lastlayer.cli._stop import stop
 
 ORDER = ("done", "running", "interrupted", "failed", "missing", "damaged")
 
@@ -23,13 +25,13 @@ def status(
     "epoch", "epochs", "reason", "comparisons"}], "comparisons": [{"file", "title", "command", "counts"}]}.
     """
     if not root.is_dir():
-        _refuse(f"{root}: no such folder; `lastlayer compare` makes one")
+        stop("status", f"{root}: no such folder; `lastlayer compare` makes one")
     found = survey(root)
     if as_json:
         typer.echo(json.dumps({"root": str(root), **found}, indent=2))
         return
     if not found["runs"] and not found["comparisons"]:
-        _refuse(f"{root} holds no runs and no comparisons")
+        stop("status", f"{root} holds no runs and no comparisons")
     _print(root, found)
 
 
@@ -134,11 +136,6 @@ def _print(root: Path, found: dict[str, Any]) -> None:
             again = " (--retry-failed for what failed)" if "failed" in unfinished else ""
             console.print(f"  continue{again}: {escape(comparison['command'])}", soft_wrap=True, highlight=False)
     console.print(f"\n{root}: {_words(found['counts'])}", soft_wrap=True, highlight=False)
-
-
-def _refuse(why: str) -> NoReturn:
-    typer.echo(f"lastlayer status: {why}", err=True)
-    raise typer.Exit(2)
 
 
 def _place(run: dict[str, Any]) -> tuple[Any, ...]:
