@@ -97,6 +97,21 @@ def test_dropout_draws_from_the_trials_own_generator() -> None:
     assert torch.equal(train(False), train(True))
 
 
+def test_data_that_does_not_fit_on_the_device_trains_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = dataclasses.replace(
+        SMALL, data=DataChoice(holdout=0.1, long_tail=10.0, unknown=2), augmentation=Augmentation(crop=1)
+    )
+    finish_fit(fit(trial, tmp_path / "resident"))
+    monkeypatch.setattr("lastlayer.training.streaming.fits", lambda *_: False)
+    finish_fit(fit(trial, tmp_path / "streamed"))
+    one, other = weights(tmp_path / "resident"), weights(tmp_path / "streamed")
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    first, second = (RunFolder(tmp_path / name).result() for name in ("resident", "streamed"))
+    assert first["measures"] == second["measures"]
+
+
 def test_measuring_does_not_change_the_training() -> None:
     results = [finish_fit(fit(dataclasses.replace(SMALL, evaluations=n))) for n in (1, 3)]
     assert results[0]["measures"]["test"]["accuracy"] == results[1]["measures"]["test"]["accuracy"]

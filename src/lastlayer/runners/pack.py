@@ -86,6 +86,9 @@ def accelerate(training: Training) -> None:
     if training.device.type != "cuda":
         return
     training.network.train()
+    if not training.resident:  # each step takes a batch from the host: nothing to capture
+        training.objective = _compiled_objective()
+        return
     for level, speed_up in (("a CUDA graph", _capture_compiled), ("compiled kernels", _compile)):
         before = _snapshot(training)
         try:

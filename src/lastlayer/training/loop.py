@@ -17,7 +17,7 @@ from lastlayer import data, losses
 from lastlayer.heads import LargeMarginHead
 from lastlayer.losses import Target, large_margin
 from lastlayer.runs import RunFolder
-from lastlayer.training import measuring
+from lastlayer.training import measuring, streaming
 from lastlayer.training.logging import Logger, make_logger
 from lastlayer.training.machine import describe_machine
 from lastlayer.training.network import Network
@@ -76,7 +76,7 @@ class Training:
     Args:
         trial: resolved.
         dataset: what `load_data(trial.data)` gives.
-        device: where to train; the data is moved there whole.
+        device: where to train; the data is moved there whole if it fits, else batch by batch.
         teacher: the network to distill from.
     """
 
@@ -85,7 +85,8 @@ class Training:
     ) -> None:
         self.trial = trial
         self.device = torch.device(device)
-        self.dataset = dataset.to(self.device)
+        self.resident = streaming.fits(dataset, self.device)
+        self.dataset = dataset.to(self.device) if self.resident else dataset
         with torch.random.fork_rng():
             torch.manual_seed(trial.seed)
             self.network = make_network(trial, dataset).to(self.device)
@@ -108,6 +109,7 @@ class Training:
         self.best: dict[str, Any] | None = None
         self.order = torch.arange(len(dataset.train), device=self.device)
         self.offsets = torch.arange(self.batch_size, device=self.device)
+        self.stream: Iterator[tuple[Tensor, Tensor]] = iter(())  # of batches, where the data is not on the device
         self.cursor = torch.zeros((), dtype=torch.int64, device=self.device)  # number of the next step
         self.total = torch.zeros((), device=self.device)  # of the losses of this epoch
         self.correct = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -149,6 +151,8 @@ class Training:
         """
         self.network.train()
         torch.randperm(len(self.order), generator=self.generator, device=self.device, out=self.order)
+        if not self.resident:
+            self.stream = streaming.batches(self.dataset.train, self.order, self.batch_size, self.device)
         self.cursor.fill_(self.epoch * self.steps_per_epoch)
         self.total.zero_()
         self.correct.zero_()
@@ -206,9 +210,14 @@ class Training:
         else:  # not rates[cursor]: indexing by a scalar tensor reads it on the host
             self.rate.copy_(self.rates.gather(0, self.cursor.reshape(1)).squeeze(0))
 
-    def _loss_and_hits(self) -> tuple[Tensor, Tensor]:
+    def _batch(self) -> tuple[Tensor, Tensor]:
+        if not self.resident:
+            return next(self.stream)
         index = self.order[self.cursor % self.steps_per_epoch * self.batch_size + self.offsets]
-        chosen, target = self.dataset.train.inputs[index], self.dataset.train.target[index]
+        return self.dataset.train.inputs[index], self.dataset.train.target[index]
+
+    def _loss_and_hits(self) -> tuple[Tensor, Tensor]:
+        chosen, target = self._batch()
         wanted = self.trial.augmentation
         if chosen.dim() == 4:
             chosen = data.augment(

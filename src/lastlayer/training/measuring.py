@@ -78,13 +78,14 @@ def outputs(network: Network, split: Split, batch_size: int = 1000) -> Outputs:
         accuracy = None
         if part is not split:
             decided = torch.cat([network.head(hidden).argmax(1) for hidden in _hidden(network, split, batch_size)])
-            accuracy = float((decided == split.target).double().mean())
-    return Outputs(torch.cat(features), torch.cat(logits), part.target, accuracy)
+            accuracy = float((decided == split.target.to(decided.device)).double().mean())
+    return Outputs(torch.cat(features), torch.cat(logits), part.target.to(logits[0].device), accuracy)
 
 
 def _hidden(network: Network, split: Split, batch_size: int) -> Iterator[Tensor]:
+    device = next(network.parameters()).device
     for start in range(0, len(split), batch_size):
-        yield network.backbone(network.normalize(split.inputs[start : start + batch_size]))
+        yield network.backbone(network.normalize(split.inputs[start : start + batch_size].to(device)))
 
 
 def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs, *, on_test: bool) -> dict[str, float]:
@@ -94,7 +95,8 @@ def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs
         unknown = None
         if on_test and dataset.unknown is not None:
             unknown = outputs(network, dataset.unknown).logits
-        counts = dataset.train_counts if on_test and _is_long_tailed(dataset) else None
+        tailed = on_test and _is_long_tailed(dataset)
+        counts = dataset.train_counts.to(made.logits.device) if tailed else None
         values = measures.evaluate(
             features=made.features,
             target=made.target,
