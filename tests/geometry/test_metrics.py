@@ -295,3 +295,18 @@ def test_what_cannot_be_measured_raises(example):
         metrics.compute()
     with pytest.raises(ValueError, match="squares overflow"):
         run(features.double() * 1e200, target, refine=False).compute()
+
+
+@pytest.mark.gpu
+def test_classifier_and_metric_may_change_device(example):
+    features, target, weight, bias = example
+    expected = run(*example).compute(weight, bias)
+    metrics = GeometryMetrics(4, 6).cuda()
+    metrics.update(features.cuda(), target)
+    metrics.refine(features[:20].cuda(), target[:20], weight, bias)
+    metrics.cpu()
+    metrics.refine(features[20:], target[20:])
+    metrics.cuda()
+    got = metrics.compute(weight.cuda(), bias.cuda())
+    for name in (*ONE_PASS, *TWO_PASS):
+        torch.testing.assert_close(getattr(got, name).cpu(), getattr(expected, name), rtol=1e-9, atol=1e-10, msg=name)

@@ -1,6 +1,7 @@
 """The geometry of features over batches and ranks, as a torchmetrics Metric."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any
 
@@ -148,10 +149,7 @@ class GeometryMetrics(Metric):
         classifier = None
         if self._classifier is not None:
             rows, offset = self._classifier
-            classifier = (
-                rows.to(label.device)[present].to(torch.float64),
-                None if offset is None else offset.to(label.device)[present].to(torch.float64),
-            )
+            classifier = (rows[present], None if offset is None else offset[present])
         with full_precision(features):
             # A class without a mean falls on position 0; `seen` counts it where it belongs and compute finds it.
             samples = Samples(features.detach(), position[label], present, means.count)
@@ -220,7 +218,18 @@ class GeometryMetrics(Metric):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Module:
         """Follow to a device but stay float64: `model.to(torch.bfloat16)` would round the sums of a metric in it."""
-        moved: Module = super()._apply(lambda tensor: tensor.to(fn(tensor).device), exclude_state)
+
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(fn(tensor).device)
+
+        if self._reference is not None:
+            present, means = self._reference
+            parts = {name: move(part) for name, part in vars(means).items() if part is not None}
+            self._reference = (move(present), replace(means, **parts))
+        if self._classifier is not None:
+            weight, bias = self._classifier
+            self._classifier = (move(weight), None if bias is None else move(bias))
+        moved: Module = super()._apply(move, exclude_state)
         return moved
 
     def _parts(self) -> _moments.Moments:
@@ -246,13 +255,16 @@ class GeometryMetrics(Metric):
         check_classifier(weight, bias, self.dim)
         if len(weight) != self.num_classes:
             raise ValueError(f"weight must have num_classes = {self.num_classes} rows, got {len(weight)}")
-        given = (weight.detach(), None if bias is None else bias.detach())
+        given = (
+            weight.detach().to(self.sums, copy=True),
+            None if bias is None else bias.detach().to(self.sums, copy=True),
+        )
         if refined and self._classifier is not None and not _same(given, self._classifier):
             raise ValueError(
                 "compute was given another classifier than refine, whose nc4 would not belong to it: "
                 "take the second pass with this classifier, after reset or update"
             )
-        self._classifier = (given[0].clone(), None if given[1] is None else given[1].clone())
+        self._classifier = given
 
     def _begin_second_pass(self) -> tuple[Tensor, Means]:
         """The classes present on all ranks and their means; a second pass about the same samples goes on."""
