@@ -38,6 +38,20 @@ def test_ties_count_half_and_not_against():
     assert (result.auroc.item(), result.oscr.item(), result.accuracy.item()) == (0.5, 0.5, 1.0)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_ties_against_count_nothing(seed):
+    logits, target = reference.problem(30, 3, levels=2, seed=seed)
+    others = reference.problem(20, 3, levels=2, separation=0.0, seed=seed + 100)[0]
+    above = logits.amax(dim=1)[:, None] > others.amax(dim=1)  # (30, 20)
+    right = (logits.argmax(dim=1) == target)[:, None]
+    result = open_set(logits, target, others, ties="against")
+    assert result.auroc.item() == pytest.approx(above.double().mean().item(), abs=1e-15)
+    assert result.oscr.item() == pytest.approx((above & right).double().mean().item(), abs=1e-15)
+    assert result.auroc < open_set(logits, target, others).auroc
+    with pytest.raises(ValueError, match="ties must be"):
+        open_set(logits, target, others, ties="for")
+
+
 def test_order_of_tied_samples_is_irrelevant():
     logits, target = reference.problem(60, 3, levels=2)
     others = reference.problem(60, 3, levels=2, separation=0.0, seed=1)[0]

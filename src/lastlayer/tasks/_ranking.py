@@ -156,13 +156,13 @@ def check_recalls(recalls: Sequence[float]) -> tuple[float, ...]:
     return tuple(recalls)
 
 
-def pairs_won(scores: Tensor, others: Tensor) -> int:
-    """Twice the number of pairs with score > other, plus the number of ties: exact in any order."""
+def pairs_won(scores: Tensor, others: Tensor, *, half: bool = True) -> int:
+    """Twice the number of pairs with score > other, plus with `half` the number of ties: exact in any order."""
     dtype = torch.promote_types(comparable(scores).dtype, comparable(others).dtype)
     scores, others = scores.to(dtype), others.to(dtype).sort().values
     below = torch.searchsorted(others, scores)
-    below_or_equal = torch.searchsorted(others, scores, right=True)
-    return int((below + below_or_equal).sum())
+    tied_too = torch.searchsorted(others, scores, right=True) if half else below
+    return int((below + tied_too).sum())
 
 
 def as_rows(columns: Tensor, keep: Tensor | None = None) -> Tensor:
