@@ -71,6 +71,13 @@ def test_printed_gram_matrix_has_the_wrong_shape() -> None:
     assert torch.linalg.matrix_rank(found.weight.T @ found.weight, atol=1e-6) == 2
 
 
+def test_squared_error_converges_from_every_start() -> None:
+    """Its bias curves far more than that of the other losses; in their coordinates the starts stopped short."""
+    found = UnconstrainedFeatures(40, 3, 40, "mse", 5e-4, 5e-4).solve(starts=3, curvature=False)
+    assert found.gradient_norms.max() <= 1e-9
+    assert found.values.max().item() == pytest.approx(minima.unconstrained("mse", 40, 3, 5e-4, 5e-4).loss, abs=1e-10)
+
+
 def test_squared_error_without_bias_is_an_orthogonal_frame() -> None:
     K, n, lam = 4, 2, 0.05
     found = UnconstrainedFeatures(K, n, K, "mse", lam, lam, bias=False).solve(starts=4)
@@ -258,10 +265,59 @@ def test_other_modules_and_losses_that_cannot_be_vectorised() -> None:
     assert certificate.closed_form is None
 
 
+def test_no_certificate_where_a_class_is_ignored() -> None:
+    """Cross-entropy that ignores a class goes below the closed form, which is then no certificate."""
+    ignoring = losses.CrossEntropyLoss(ignore_index=1)
+    certificate = UnconstrainedFeatures(3, 2, 4, ignoring, 5e-3, 5e-3).solve(starts=2).certificate
+    assert certificate.value < minima.unconstrained("ce", 3, 2, 5e-3, 5e-3).loss - 0.01
+    assert certificate.closed_form is None
+    assert certificate.kind == "local minimum"
+
+
+def test_a_value_below_the_closed_form_is_no_global_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = UnconstrainedFeatures(3, 2, 4, "ce", 5e-3, 5e-3)
+    found = model.solve(starts=1)
+    monkeypatch.setattr("lastlayer.theory._certificate.closed_form", lambda problem: found.loss + 0.1)
+    assert model.certify(found.weight, found.features, found.bias).kind != "global minimum"
+
+
+def test_a_vacuous_lower_bound_gives_no_gap() -> None:
+    """Squared error without bias needs d >= K; below, the tangent's bound is negative and says nothing."""
+    certificate = UnconstrainedFeatures(5, 2, 4, "mse", 5e-3, 5e-3, bias=False).solve(starts=2).certificate
+    assert certificate.closed_form is None
+    assert certificate.lower_bound == 0.0
+    assert certificate.gap is None
+    assert certificate.kind == "local minimum"
+
+
+def test_class_weights_do_not_change_what_a_loss_takes() -> None:
+    weight = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    margin = losses.create("max-margin", weight=weight)
+    certificate = UnconstrainedFeatures(3, 2, 3, margin, 0.01, 0.01).solve(starts=1, max_iterations=20).certificate
+    assert certificate.kind == "not smooth"
+    assert certificate.curvature is None
+    large = losses.create("large-margin", class_weight=weight)
+    assert UnconstrainedFeatures(3, 2, 4, large, 0.01, 0.01).solve(starts=1, max_iterations=20).loss < math.log(3)
+
+
 def test_the_same_seed_gives_the_same_answer() -> None:
     model = UnconstrainedFeatures(3, 2, 3, "ce", 0.01, 0.01)
     first, second = model.solve(starts=2, seed=5), model.solve(starts=2, seed=5)
     assert torch.equal(first.weight, second.weight)
+
+
+def test_the_answer_does_not_depend_on_the_threads() -> None:
+    model = UnconstrainedFeatures(10, 40, 50, "ce", 0.01, 0.01)  # large enough for two groups of starts
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(model.solve(starts=10, max_iterations=5, curvature=False))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(found[0].values, found[1].values, rtol=1e-12, atol=0)
 
 
 def test_wrong_arguments() -> None:

@@ -40,13 +40,15 @@ class Certificate:
             direction of negative curvature), "spurious" (critical, no negative curvature found, and above the global
             minimum), "local minimum" (critical without negative curvature where no global value is known), "critical
             point" (curvature not computed), "not critical", or "not smooth" (a piecewise loss, whose gradient norm and
-            curvature say nothing: only the gap counts).
+            curvature say nothing: only the gap counts). On spheres with a large scale the minimum itself is below 1e-8,
+            and points far from collapse are that close to it: then only `geometry` tells them apart.
         value: the objective.
         gradient_norm: norm of its gradient, on spheres of the tangent gradient.
         closed_form: the global minimum in closed form, or None.
-        gap: value minus closed form; without one, value minus `lower_bound`; None without either.
+        gap: value minus closed form; without one, value minus `lower_bound`; None without either, or where the bound
+            is vacuous.
         lower_bound: for a loss convex in the logits, a value that no W, H, b of any dimension can go below (from the
-            dual of the nuclear norm), or None.
+            dual of the nuclear norm; 0, which is vacuous, where that says no more), or None.
         curvature: smallest Hessian eigenvalue with its direction, or None.
         escape: unit direction (dW, dH, db) along which a strict saddle falls, or None.
         geometry: every measure of lastlayer.geometry at this point.
@@ -108,7 +110,8 @@ def lower_bound(problem: Problem, parts: tuple[Tensor, Tensor, Tensor]) -> float
     With G the gradient of the mean loss in Z = H W', every Z' has L(Z' + b') >= L + <G, Z' - Z> + g.(b' - b), and
     the penalties are at least l ||Z'||_*, l = sqrt(lambda_w lambda_h). <G, Z'> >= -||G|| ||Z'||_*, so the best Z'
     costs nothing if ||G|| <= l, and otherwise at most (||G|| - l) ||Z'||_* with ||Z'||_* <= value/l at the minimum
-    of a non-negative loss. With a free bias the bound is exact up to ||g||, which vanishes at a critical point.
+    of a non-negative loss. With a free bias the bound is exact up to ||g||, which vanishes at a critical point. Where
+    the tangent says less than that, 0 is the bound.
     """
     if problem.normalized or problem.described is None or problem.described.name not in CONVEX:
         return None
@@ -129,7 +132,7 @@ def lower_bound(problem: Problem, parts: tuple[Tensor, Tensor, Tensor]) -> float
         bound -= float(pull @ bias)
         if problem.lambda_b > 0:
             bound -= float(pull @ pull) / (2.0 * problem.lambda_b)
-    return bound
+    return max(bound, 0.0)
 
 
 def certify(problem: Problem, parts: tuple[Tensor, Tensor, Tensor], *, curvature: bool, starts: int = 1) -> Certificate:
@@ -142,12 +145,14 @@ def certify(problem: Problem, parts: tuple[Tensor, Tensor, Tensor], *, curvature
     value = float(total.detach())
 
     formula, bound = closed_form(problem), lower_bound(problem, parts)
-    reference = formula if formula is not None else bound
+    # a lower bound of 0 holds everywhere and says nothing about this point
+    reference = formula if formula is not None else bound or None
     gap = None if reference is None else value - reference
     found = smallest_curvature(problem.objective, parts) if curvature and problem.smooth else None
 
     tolerance = GLOBAL_TOLERANCE if formula is not None else BOUND_TOLERANCE
-    if gap is not None and gap <= tolerance * (1.0 + abs(value)):
+    # a value well below the formula would show that the formula is not the minimum here
+    if gap is not None and abs(gap) <= tolerance * (1.0 + abs(value)):
         kind = "global minimum"
     elif not problem.smooth:
         kind = "not smooth"

@@ -23,6 +23,11 @@ class Description:
         return float(self.options[key])
 
 
+def name_of(loss: nn.Module) -> str | None:
+    """The create name of a loss Module of the library, whatever its hyperparameters; None for another Module."""
+    return _NAMES[type(loss).function.__name__] if isinstance(loss, losses.Loss) else None
+
+
 def describe(loss: str | nn.Module | Description) -> Description:
     """Name and hyperparameters of a create name or a loss Module of the library.
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lastlayer.theory import _lbfgs
 from lastlayer.theory._problem import Parts, Problem, unit
+from lastlayer.theory._threads import side_by_side
 
 Metric = tuple[float, float, float]
 
@@ -40,19 +41,18 @@ def search(problem: Problem, starts: int, *, seed: int, spread: float, tolerance
     def norm(x: Tensor, gradients: Tensor) -> Tensor:
         return _gradient_norm(problem, metric, x, gradients)
 
-    if not torch.isfinite(evaluate(points)[0]).all():
-        raise ValueError("the loss is not finite at a random start")
     # a longer memory saves iterations; starts that together outgrow the cache wait for it, so they go in groups
     memory = 20 if size < 20_000 else 6
-    group = max(1, 2_000_000 // (2 * memory * size))
-    found = _lbfgs.join(
-        [
-            _lbfgs.minimise(
-                evaluate, some, norm=norm, tolerance=tolerance, max_iterations=max_iterations, memory=memory
-            )
-            for some in torch.split(points, group)
-        ]
-    )
+    group = min(starts, max(1, 2_000_000 // (2 * memory * size)))
+
+    def minimise(some: Tensor) -> _lbfgs.Minimum:
+        if not torch.isfinite(evaluate(some)[0]).all():
+            raise ValueError("the loss is not finite at a random start")
+        return _lbfgs.minimise(
+            evaluate, some, norm=norm, tolerance=tolerance, max_iterations=max_iterations, memory=memory
+        )
+
+    found = _lbfgs.join(side_by_side(minimise, torch.split(points, group), group * size))
     weight, features, bias = problem.split(found.points)
     weight, features, bias = weight * metric[0], features * metric[1], bias * metric[2]
     if problem.normalized:
@@ -69,7 +69,13 @@ def _metric(problem: Problem) -> Metric:
     K = len(problem.counts)
     if problem.normalized:
         return math.sqrt(K), math.sqrt(len(problem.target)), math.sqrt(K)
-    bias_curvature = problem.lambda_b + 0.25 / K**2
+    bias_curvature = 0.25 / K**2
+    if problem.described is not None and problem.described.name == "mse":
+        # Near W H = beta the features curve by 2 beta/(K c) in their coordinates, and the bias by 2 in its own: this
+        # makes them equal. The losses of probabilities flatten as those become certain, squared error never does.
+        c = math.sqrt(len(problem.target) / K * problem.lambda_w * problem.lambda_h)
+        bias_curvature = K * c / max(problem.described.number("beta"), 1.0)
+    bias_curvature += problem.lambda_b
     return problem.lambda_w**-0.5, problem.lambda_h**-0.5, bias_curvature**-0.5
 
 

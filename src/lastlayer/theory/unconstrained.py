@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lastlayer import losses
 from lastlayer.theory._certificate import Certificate, certify
-from lastlayer.theory._losses import describe
+from lastlayer.theory._losses import describe, name_of
 from lastlayer.theory._problem import Problem, unit
 from lastlayer.theory._scalar import check_classes, check_nonnegative, check_positive
 from lastlayer.theory._search import Found, search
@@ -112,12 +112,12 @@ class UnconstrainedFeatures:
             extra = {"counts": torch.tensor(counts)} if loss == "logit-adjusted" else {}
             loss = losses.create(loss, num_classes=K, **extra)
         self.loss = loss
-        self.described = describe(loss) if isinstance(loss, losses.Loss) and _unweighted(loss) else None
-        name = "" if self.described is None else self.described.name
+        self.described = describe(loss) if isinstance(loss, losses.Loss) and _counts_all_alike(loss, K) else None
+        name = name_of(loss)
         if name in ("kd", "fn-kd"):
             raise ValueError(f"{name} needs a teacher, which the unconstrained feature model does not have")
         if name == "arc-margin" and not normalized:
-            raise ValueError("arc-margin takes cosines; give normalized=True")
+            raise ValueError("arc-margin takes cosines; give normalized=True (a scale on the command line)")
         self.bias = bias and name not in ("large-margin", "arc-margin")
         self.smooth = name not in PIECEWISE
         self._input = "features" if name == "large-margin" else "cosines" if name == "arc-margin" else "logits"
@@ -192,8 +192,8 @@ class UnconstrainedFeatures:
         check_positive(tolerance=tolerance, spread=spread)
         limit = max_iterations if max_iterations is not None else 3000 if self.smooth else 300
         problem = self._problem()
-        with threads_for(starts * sum(problem.sizes)):
-            found = search(problem, starts, seed=seed, spread=spread, tolerance=tolerance, max_iterations=limit)
+        found = search(problem, starts, seed=seed, spread=spread, tolerance=tolerance, max_iterations=limit)
+        with threads_for(sum(problem.sizes)):
             return self._certified(found, curvature)
 
     def certify(
@@ -222,7 +222,9 @@ class UnconstrainedFeatures:
             )
         b = torch.zeros(self.K) if bias is None else bias
         parts = (weight.double(), features.double(), b.double())
-        return certify(self._problem(), parts, curvature=curvature)
+        problem = self._problem()
+        with threads_for(sum(problem.sizes)):
+            return certify(problem, parts, curvature=curvature)
 
     def _certified(self, found: Found, curvature: bool) -> Solution:
         """Certify one start of every group that ended at the same value."""
@@ -272,6 +274,8 @@ class UnconstrainedFeatures:
         )
 
 
-def _unweighted(loss: losses.Loss) -> bool:
+def _counts_all_alike(loss: losses.Loss, K: int) -> bool:
+    """Whether every class weighs the same: no class weights, and none of the classes ignored."""
     options = loss.hyperparameters()
-    return options.get("weight") is None and options.get("class_weight") is None
+    weighted = options.get("weight") is not None or options.get("class_weight") is not None
+    return not weighted and not 0 <= options.get("ignore_index", -100) < K
