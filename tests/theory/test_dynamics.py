@@ -88,6 +88,27 @@ def test_three_dimensions_and_many_classes() -> None:
     assert path.loss[-1] < path.loss[0]
 
 
+def test_losses_that_take_more_than_logits() -> None:
+    points, y, W = toy(7, N=10)
+    path = dynamics.simulate(losses.create("large-margin", margin=2), points, y, W, steps=50, train_weight=True)
+    true, size = (points * W[y]).sum(1), points.norm(dim=1) * W[y].norm(dim=1)
+    turned = size * torch.where(true >= 0, 2 * (true / size) ** 2 - 1, -1 - 2 * (true / size) ** 2)  # psi for m = 2
+    false = (points * W[1 - y]).sum(1)
+    assert path.loss[0].item() == pytest.approx(torch.log1p((false - turned).exp()).sum().item(), rel=1e-12)
+    assert path.loss[-1] < path.loss[0]
+
+    y = torch.tensor([0] * 7 + [1] * 3)
+    path = dynamics.simulate("logit-adjusted", points, y, W, steps=50)
+    z = points @ W.T + torch.tensor([0.7, 0.3], dtype=torch.float64).log()
+    expected = (torch.logsumexp(z, 1) - z[torch.arange(10), y]).sum().item()
+    assert path.loss[0].item() == pytest.approx(expected, rel=1e-12)
+    for name, word in (("kd", "teacher"), ("fn-kd", "teacher"), ("arc-margin", "cosines")):
+        with pytest.raises(ValueError, match=word):
+            dynamics.simulate(name, points, y, W)
+    with pytest.raises(ValueError, match="no bias"):
+        dynamics.simulate("large-margin", points, y, W, torch.zeros(2, dtype=torch.float64))
+
+
 def test_no_steps_and_wrong_shapes() -> None:
     points, y, W = toy(6, N=4)
     path = dynamics.simulate("ce", points, y, W, steps=0)
@@ -98,6 +119,12 @@ def test_no_steps_and_wrong_shapes() -> None:
         dynamics.simulate("ce", points, y[:2], W)
     with pytest.raises(ValueError, match="snapshots"):
         dynamics.simulate("ce", points, y, W, snapshots=1)
+    with pytest.raises(ValueError, match="one point and two classes"):
+        dynamics.simulate("ce", points[:0], y[:0], W)
+    with pytest.raises(ValueError, match="one point and two classes"):
+        dynamics.simulate("ce", points, 0 * y, W[:1])
+    with pytest.raises(ValueError, match="lr"):
+        dynamics.simulate("ce", points, y, W, lr=float("nan"))
 
 
 def test_feature_step_of_a_network() -> None:

@@ -170,3 +170,5 @@ def test_steps_to_collapse_reports_what_did_not_collapse() -> None:
         scaling.steps_to_collapse("ce", 5, [1.0], d=3)
     with pytest.raises(ValueError, match="'ce' or 'bce'"):
         scaling.steps_to_collapse("mse", 5, [1.0])
+    with pytest.raises(ValueError, match="starts"):
+        scaling.steps_to_collapse("ce", 5, [1.0], starts=0)

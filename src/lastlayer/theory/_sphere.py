@@ -79,6 +79,7 @@ def steps_to_collapse(
         raise ValueError(f"loss must be 'ce' or 'bce', got {loss!r}")
     check_classes("K", K)
     check_classes("n", n, least=1)
+    check_classes("starts", starts, least=1)
     check_positive(tolerance=tolerance, lr=lr)
     grid = torch.as_tensor(scales, dtype=torch.float64).flatten()
     if not (grid > 0).all():

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from lastlayer import losses
+from lastlayer.theory._losses import name_of
+from lastlayer.theory._scalar import check_positive
 from lastlayer.theory._threads import threads_for
 
 
@@ -72,10 +74,11 @@ def simulate(
 
     Args:
         loss: a create name or a loss Module (its reduction is undone), or any callable of (logits, target) that
-            returns a sum over samples. A loss of batch type counts N times its value.
-        points: starting points, [N, d], any d; computed in their dtype, float64 recommended.
+            returns a sum over samples. A loss of batch type counts N times its value; `large-margin` takes points and
+            weight and so no bias; `logit-adjusted` by name takes the counts of the target.
+        points: starting points, [N, d], at least one, any d; computed in their dtype, float64 recommended.
         target: labels, [N].
-        weight: classifier rows, [K, d].
+        weight: classifier rows, [K, d], K >= 2.
         bias: [K]; zero if None, and then not trained either.
         lr: learning rate of the points.
         train_weight: whether the classifier moves too.
@@ -87,7 +90,8 @@ def simulate(
         Trajectory.
 
     Raises:
-        ValueError: on wrong shapes or counts.
+        ValueError: on wrong shapes or counts, and for the losses that have no such dynamics: arc-margin takes cosines,
+            the distillation losses need a teacher.
 
     Paper: 000, Figures 2 to 5 (6000 steps, lr 0.1; the starting points, W and b are not given there).
 
@@ -102,11 +106,14 @@ def simulate(
         raise ValueError(
             f"points must be [N, d] and weight [K, d], got {tuple(points.shape)} and {tuple(weight.shape)}"
         )
+    if len(points) < 1 or len(weight) < 2:
+        raise ValueError(f"at least one point and two classes are needed, got {len(points)} and {len(weight)}")
     if target.shape != points.shape[:1]:
         raise ValueError(f"target must be labels of shape [{len(points)}], got {tuple(target.shape)}")
     if steps < 0 or snapshots < 2:
         raise ValueError(f"steps must be at least 0 and snapshots at least 2, got {steps} and {snapshots}")
-    total = _summed(loss, weight.shape[0])
+    check_positive(lr=lr)
+    total = _total(loss, target, weight.shape[0], bias is not None)
     x = points.detach().clone()
     w = weight.detach().clone()
     b = x.new_zeros(weight.shape[0]) if bias is None else bias.detach().clone()
@@ -118,7 +125,7 @@ def simulate(
         for count in range(steps + 1):
             for tensor in moving:
                 tensor.requires_grad_(True)
-            value = total(x @ w.T + b, target)
+            value = total(x, w, b)
             gradients = torch.autograd.grad(value, moving) if count < steps else ()
             for tensor in moving:
                 tensor.requires_grad_(False)
@@ -136,17 +143,29 @@ def simulate(
     )
 
 
-def _summed(loss: str | Callable[[Tensor, Tensor], Tensor], K: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss as a sum over samples."""
+def _total(
+    loss: str | Callable[[Tensor, Tensor], Tensor], target: Tensor, K: int, bias: bool
+) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """The loss summed over all samples as a function of points, classifier and bias."""
     if isinstance(loss, str):
-        loss = losses.create(loss, num_classes=K)
-    function = loss
-    if not isinstance(loss, nn.Module):
-        return function
-    reduction = getattr(loss, "reduction", "mean")
-    if reduction == "mean":
-        return lambda logits, target: len(logits) * function(logits, target)
-    return lambda logits, target: function(logits, target).sum()
+        extra = {"counts": torch.bincount(target, minlength=K)} if loss == "logit-adjusted" else {}
+        loss = losses.create(loss, num_classes=K, **extra)
+    name = name_of(loss) if isinstance(loss, nn.Module) else None
+    if name in ("kd", "fn-kd"):
+        raise ValueError(f"{name} needs a teacher, which free points do not have")
+    if name == "arc-margin":
+        raise ValueError("arc-margin takes cosines, which free points do not have")
+    if name == "large-margin" and bias:
+        raise ValueError("large-margin has no bias; leave it out")
+    function: Callable[..., Tensor] = loss
+
+    def total(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        value = function(x, w, target) if name == "large-margin" else function(x @ w.T + b, target)
+        if not isinstance(loss, nn.Module):
+            return value
+        return len(x) * value if getattr(loss, "reduction", "mean") == "mean" else value.sum()
+
+    return total
 
 
 def feature_step(jacobian: Tensor, gradient: Tensor, lr: float) -> Tensor:
