@@ -70,6 +70,8 @@ def test_vacuous_bounds_are_never_numbers() -> None:
     assert rows[0]["intra >="] is None
     assert "vacuous" in run("bounds", "-k", 10, "--alpha-beta", 10, "--epsilon", 1e-3).stdout
     assert tables("bounds", "--lam", 0.2, "--epsilon", 1e-12)["bounds"][0]["intra >="] > 0.9
+    # the proved bound holds for fewer classes than the printed ones
+    assert "for 90% of them (proved: 80%)" in " ".join(run("bounds", "--delta", 0.1).stdout.split())
 
 
 def test_dynamics_of_any_loss_and_three_dimensions(tmp_path) -> None:
@@ -77,19 +79,30 @@ def test_dynamics_of_any_loss_and_three_dimensions(tmp_path) -> None:
     assert [row["loss"] for row in rows] == ["bce", "sln"]
     assert all(row["end"] < row["start"] for row in rows)
     run("dynamics", "--steps", 5, "-d", 3, "--plot", tmp_path / "solid.html")
+    rows = tables("dynamics", "--loss", "large-margin", "--loss", "logit-adjusted", "--steps", 20)["losses"]
+    assert all(row["end"] < row["start"] for row in rows)
 
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
         (("minima", "-k", 1), "K must be at least 2"),
+        (("minima", "--lambda-w", 0), "lambda_w"),
+        (("minima", "-n", 0), "samples"),
         (("ufm", "--loss", "kd"), "teacher"),
         (("ufm", "--loss", "nonsense"), "nonsense"),
+        (("ufm", "--loss", "arc-margin"), "scale"),
         (("dynamics", "-d", 4), "--dim"),
+        (("dynamics", "--loss", "kd"), "teacher"),
+        (("dynamics", "--loss", "arc-margin"), "cosines"),
+        (("dynamics", "--points", 0), "at least one point"),
+        (("dynamics", "-k", 1), "two classes"),
+        (("dynamics", "--lr", "nan"), "lr"),
         (("bounds", "--delta", 2), "delta"),
         (("bounds", "--lam", 3), "lam"),
         (("alignment", "-m", 1), "batch_size"),
         (("scaling", "--small", -1), "positive"),
+        (("scaling", "--starts", 0), "starts"),
         (("minima", "--plot", "/nowhere/at/all.html"), "folder"),
     ],
 )

@@ -50,7 +50,9 @@ def _ufm(found: Solution) -> go.Figure:
         coloraxis={"colorscale": "RdBu", "cmid": 0.0, "colorbar": {"x": 0.45}},
         coloraxis2={"colorscale": "RdBu", "cmid": 0.0},
     )
-    figure.update_yaxes(autorange="reversed")
+    figure.update_xaxes(title="class", dtick=max(1, len(gram) // 10))
+    figure.update_yaxes(autorange="reversed", title="class", col=1, row=1)
+    figure.update_yaxes(autorange="reversed", title="feature, sorted by class", col=2, row=1)
     return figure
 
 
@@ -86,6 +88,8 @@ def _dynamics(paths: dict[str, Trajectory]) -> go.Figure:
                 row=1,
                 col=column,
             )
+        if not solid:  # circles and right angles are what the picture is about
+            figure.update_yaxes(scaleanchor="x" if column == 1 else f"x{column}", col=column, row=1)
     return figure
 
 

@@ -1,50 +1,21 @@
 """`lastlayer theory ...`: closed forms, the unconstrained feature model, toy dynamics, alignment, bounds, scale laws.
 
 Every command prints tables, or with --json the same numbers, and with --plot writes a picture that opens offline.
-Tests: tests/cli/test_theory.py.
+The closed forms are here, what runs for seconds is in _theory_runs. Tests: tests/cli/test_theory.py.
 """
 
-import functools
-import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from lastlayer.cli._theory_command import Classes, Json, Plot, command, draw, theory
+from lastlayer.cli._theory_runs import dynamics, scaling, ufm
 from lastlayer.cli._theory_tables import Row, show
 
-theory = typer.Typer(
-    help="What the theory of the five papers says at your numbers.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Plot = Annotated[Path | None, typer.Option(help="Write a picture that opens without a network.", show_default=False)]
-Classes = Annotated[int, typer.Option("--classes", "-k", help="Number of classes.")]
+__all__ = ["alignment", "bounds", "dynamics", "minima", "scaling", "theory", "ufm"]
 
 
-def _command(function: Callable[..., None]) -> Callable[..., None]:
-    """Register a command; a user's mistake ends in one line and exit code 2 (LASTLAYER_DEBUG=1 shows the traceback)."""
-
-    @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> None:
-        plot = kwargs.get("plot")
-        try:
-            if plot is not None and not plot.resolve().parent.is_dir():
-                raise ValueError(f"{plot}: its folder does not exist")
-            function(*args, **kwargs)
-        except (ValueError, TypeError, OSError) as error:
-            if os.environ.get("LASTLAYER_DEBUG"):
-                raise
-            typer.echo(f"lastlayer theory {function.__name__}: {' '.join(str(error).split())}", err=True)
-            raise typer.Exit(2) from None
-
-    return theory.command()(wrapped)
-
-
-@_command
+@command
 def minima(
     classes: Classes = 10,
     scale: Annotated[list[float] | None, typer.Option(help="Scales of the sphere model; repeat.")] = None,
@@ -61,7 +32,12 @@ def minima(
     """
     from lastlayer.theory import minima as closed
     from lastlayer.theory import scaling
+    from lastlayer.theory._scalar import check_classes, check_nonnegative, check_positive
 
+    # a loss without a closed form is a dash in the table; a mistake is not
+    check_classes("--samples", samples, least=1)
+    check_positive(lambda_w=lambda_w, lambda_h=lambda_h)
+    check_nonnegative(lambda_b=lambda_b)
     spheres = []
     for value in scale or [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]:
         binary = closed.normalized_binary_cross_entropy(classes, value)
@@ -100,129 +76,10 @@ def minima(
             f"{lambda_h:g}, {lambda_b:g}",
         },
     )
-    _draw(plot, "minima", spheres)
+    draw(plot, "minima", spheres)
 
 
-@_command
-def ufm(
-    classes: Classes = 4,
-    samples: Annotated[
-        list[int] | None, typer.Option("--samples", "-n", help="Samples per class; repeat for each class.")
-    ] = None,
-    dim: Annotated[
-        int | None, typer.Option("--dim", "-d", help="Dimension of the features; the classes if absent.")
-    ] = None,
-    loss: Annotated[str, typer.Option(help="Name of the loss.")] = "ce",
-    lambda_w: Annotated[float, typer.Option(help="Penalty of the classifier.")] = 5e-3,
-    lambda_h: Annotated[float, typer.Option(help="Penalty of the features.")] = 5e-3,
-    lambda_b: Annotated[float, typer.Option(help="Penalty of the bias.")] = 0.0,
-    scale: Annotated[float | None, typer.Option(help="Solve on spheres with this scale.", show_default=False)] = None,
-    bias: Annotated[bool, typer.Option(help="Whether there is a bias.")] = True,
-    starts: Annotated[int, typer.Option(help="Random starts.")] = 16,
-    seed: Annotated[int, typer.Option(help="Seed of the starts.")] = 0,
-    as_json: Json = False,
-    plot: Plot = None,
-) -> None:
-    """Solve the unconstrained feature model from many starts and certify every value found.
-
-    JSON: {"points": [one row for each distinct value], "geometry": [measures of the best], "starts": [value, gradient
-    norm and iterations of each]}.
-    """
-    from lastlayer.theory import UnconstrainedFeatures
-
-    per_class = samples or [10]
-    model = UnconstrainedFeatures(
-        classes,
-        per_class[0] if len(per_class) == 1 else per_class,
-        classes if dim is None else dim,
-        loss,
-        lambda_w,
-        lambda_h,
-        lambda_b,
-        scale is not None,
-        scale,
-        bias=bias,
-    )
-    found = model.solve(starts=starts, seed=seed)
-    points = [
-        {
-            "kind": each.kind,
-            "starts": each.starts,
-            "value": each.value,
-            "closed form": each.closed_form,
-            "gap": each.gap,
-            "gradient norm": each.gradient_norm,
-            "smallest curvature": None if each.curvature is None else each.curvature.value,
-        }
-        for each in found.certificates
-    ]
-    measured = vars(found.certificate.geometry)
-    geometry = [
-        {"measure": name, "value": float(value)}
-        for name, value in measured.items()
-        if value is not None and value.ndim == 0
-    ]
-    ends = [
-        {"value": float(v), "gradient norm": float(g), "iterations": int(i)}
-        for v, g, i in zip(found.values, found.gradient_norms, found.iterations, strict=True)
-    ]
-    show(
-        {"points": points, "geometry": geometry, "starts": ends},
-        as_json,
-        titles={"points": f"Where {starts} starts of {loss} ended", "geometry": "Geometry of the best"},
-    )
-    _draw(plot, "ufm", found)
-
-
-@_command
-def dynamics(
-    loss: Annotated[list[str] | None, typer.Option(help="Names of losses; repeat.")] = None,
-    tau: Annotated[float, typer.Option(help="Temperature of every loss that has one.")] = 1.0,
-    points: Annotated[int, typer.Option(help="Number of points.")] = 100,
-    dim: Annotated[int, typer.Option("--dim", "-d", help="Dimension, 2 or 3.")] = 2,
-    classes: Classes = 2,
-    steps: Annotated[int, typer.Option(help="Gradient steps.")] = 2000,
-    lr: Annotated[float, typer.Option(help="Learning rate of the points.")] = 0.1,
-    train_weight: Annotated[bool, typer.Option(help="Train the classifier too.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of points and classifier.")] = 0,
-    as_json: Json = False,
-    plot: Plot = None,
-) -> None:
-    """Move free points under a linear classifier by gradient descent, as in Figures 2 to 5 of the SLN paper.
-
-    JSON: {"losses": [rows]}. Opposite logits: median of |f1 + f2|/|f|, for two classes.
-    """
-    import torch
-
-    from lastlayer import losses
-    from lastlayer.theory import dynamics as toy
-
-    if dim not in (2, 3):
-        raise ValueError(f"--dim must be 2 or 3, got {dim}")
-    generator = torch.Generator().manual_seed(seed)
-    start = torch.randn(points, dim, generator=generator, dtype=torch.float64)
-    weight = torch.nn.functional.normalize(torch.randn(classes, dim, generator=generator, dtype=torch.float64), dim=1)
-    target = torch.arange(points) % classes
-    rows, paths = [], {}
-    for name in loss or ["ce", "ln", "sln"]:
-        made = losses.create(name, num_classes=classes)
-        known = made.hyperparameters()
-        key = next((each for each in ("tau", "temperature") if each in known), None)
-        if key is not None and name != "logit-adjusted":
-            made = losses.create(name, num_classes=classes, **{key: tau})
-        path = toy.simulate(made, start, target, weight, lr=lr, train_weight=train_weight, steps=steps)
-        paths[name] = path
-        row: Row = {"loss": name, "start": float(path.loss[0]), "end": float(path.loss[-1])}
-        row["intra/inter at start"], row["intra/inter at end"] = float(path.ratio[0]), float(path.ratio[-1])
-        if classes == 2:
-            opposite = path.logits[-1].sum(1).abs() / path.logits[-1].norm(dim=1)
-            row["opposite logits"] = float(opposite.median())
-        rows.append(row)
-    show({"losses": rows}, as_json, titles={"losses": f"{points} points after {steps} steps, tau {tau:g}"})
-    _draw(plot, "dynamics", paths)
-
-
-@_command
+@command
 def alignment(
     classes: Classes = 10,
     batch_size: Annotated[int, typer.Option("--batch-size", "-m", help="Size of a batch, for the batch losses.")] = 32,
@@ -268,10 +125,10 @@ def alignment(
             "not aligned": "No loss is small enough: two samples, two classes",
         },
     )
-    _draw(plot, "alignment", aligned)
+    draw(plot, "alignment", aligned)
 
 
-@_command
+@command
 def bounds(
     classes: Classes = 4,
     alpha_beta: Annotated[float, typer.Option(help="Product of the norm budgets.")] = 1.0,
@@ -307,69 +164,10 @@ def bounds(
     show(
         {"bounds": rows},
         as_json,
-        titles={"bounds": f"{classes} classes, {what}, for {1 - delta:.0%} of them; constant R = e^{found.log_R:.1f}"},
+        titles={
+            "bounds": f"{classes} classes, {what}, for {1 - delta:.0%} of them (proved: "
+            f"{max(1 - 2 * delta, 0):.0%}); constant R = e^{found.log_R:.1f}"
+        },
         absent="vacuous",
     )
-    _draw(plot, "bounds", rows)
-
-
-@_command
-def scaling(
-    classes: Classes = 10,
-    small: Annotated[list[float] | None, typer.Option(help="Small scales; repeat.")] = None,
-    large: Annotated[list[float] | None, typer.Option(help="Large scales; repeat.")] = None,
-    starts: Annotated[int, typer.Option(help="Random starts of each scale; the median counts.")] = 3,
-    tolerance: Annotated[
-        float, typer.Option(help="How far cosines may be from collapse, one for all scales.")
-    ] = 0.0035,
-    max_steps: Annotated[int, typer.Option(help="Where to give up.")] = 20_000,
-    seed: Annotated[int, typer.Option(help="Seed of the starts.")] = 0,
-    as_json: Json = False,
-    plot: Plot = None,
-) -> None:
-    """Gradient steps to collapse against the scale on spheres, with fitted and predicted laws, for ce and bce.
-
-    Small scales run at learning rate 1, large ones at 0.05. JSON: {"steps": [rows], "fits": [rows]}; null is a scale
-    that did not collapse in time.
-    """
-    from lastlayer.theory import scaling as laws
-
-    small_grid, large_grid = small or [0.1, 0.15, 0.2, 0.3, 0.4], large or [5.0, 5.5, 6.0, 6.5, 7.0, 7.5, 8.0]
-    rows, fits = [], []
-    for loss in ("ce", "bce"):
-        for regime, grid, lr in (("small", small_grid, 1.0), ("large", large_grid, 0.05)):
-            found = laws.steps_to_collapse(
-                loss, classes, grid, lr=lr, starts=starts, seed=seed, tolerance=tolerance, max_steps=max_steps
-            )
-            x, y = found.reached()
-            median = dict(zip(x.tolist(), y.tolist(), strict=True))
-            rows += [{"loss": loss, "regime": regime, "scale": g, "steps": median.get(g)} for g in grid]
-            row: Row = {"loss": loss, "regime": regime}
-            row |= dict.fromkeys(("curve", "a", "c", "R^2", "fitted", "predicted"))
-            if regime == "small" and len(x) >= 2:
-                fit = laws.fit_inverse(x, y)
-                slope = (y[0] / y[-1]).log() / (x[-1] / x[0]).log()
-                row |= {"curve": "a/scale + c", "a": fit.a, "c": fit.c, "R^2": fit.r2}
-                row |= {"fitted": float(slope), "predicted": laws.predicted_power(classes)}
-            elif regime == "large" and len(x) >= 3:
-                fit = laws.fit_exponential(x, y)
-                row |= {"curve": "a e^(b scale) + c", "a": fit.a, "c": fit.c, "R^2": fit.r2}
-                row |= {"fitted": fit.b, "predicted": laws.predicted_exponent(loss, classes)}
-            fits.append(row)
-    show(
-        {"steps": rows, "fits": fits},
-        as_json,
-        titles={
-            "steps": f"Steps to collapse, {classes} classes (median of {starts})",
-            "fits": "Laws: power p of 1/scale^p for small scales, exponent b for large ones",
-        },
-    )
-    _draw(plot, "scaling", rows)
-
-
-def _draw(plot: Path | None, command: str, content: Any) -> None:
-    if plot is not None:
-        from lastlayer.cli._theory_page import page
-
-        plot.write_text(page(command, content), encoding="utf-8")
-        typer.echo(f"wrote {plot}", err=True)
+    draw(plot, "bounds", rows)

@@ -1,0 +1,47 @@
+"""What the commands of `lastlayer theory` share: their group, their options, how they fail and where they draw."""
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+theory = typer.Typer(
+    help="What the theory of the five papers says at your numbers.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Plot = Annotated[Path | None, typer.Option(help="Write a picture that opens without a network.", show_default=False)]
+Classes = Annotated[int, typer.Option("--classes", "-k", help="Number of classes.")]
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Register a command; a user's mistake ends in one line and exit code 2 (LASTLAYER_DEBUG=1 shows the traceback)."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        plot = kwargs.get("plot")
+        try:
+            if plot is not None and not plot.resolve().parent.is_dir():
+                raise ValueError(f"{plot}: its folder does not exist")
+            function(*args, **kwargs)
+        except (ValueError, TypeError, OSError) as error:
+            if os.environ.get("LASTLAYER_DEBUG"):
+                raise
+            typer.echo(f"lastlayer theory {function.__name__}: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(2) from None
+
+    return theory.command()(wrapped)
+
+
+def draw(plot: Path | None, name: str, content: Any) -> None:
+    """Write the picture of a command, if one was asked for."""
+    if plot is not None:
+        from lastlayer.cli._theory_page import page
+
+        plot.write_text(page(name, content), encoding="utf-8")
+        typer.echo(f"wrote {plot}", err=True)
