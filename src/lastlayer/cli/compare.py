@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Out = Annotated[Path, typer.Option(help="Folder of the runs.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ..., or auto.")]
 Workers = Annotated[int | None, typer.Option(help="Processes on the CPU; one a core if not given.")]
+Devices = Annotated[int, typer.Option(help="Devices each trial spans; more than one needs the extra devices.", min=1)]
 RetryFailed = Annotated[bool, typer.Option(help="Run failed trials again.")]
 TensorBoard = Annotated[Path | None, typer.Option(help="Folder for TensorBoard logs.")]
 
@@ -34,6 +35,7 @@ def compare(
     out: Out = Path("runs"),
     device: Device = "auto",
     workers: Workers = None,
+    devices: Devices = 1,
     retry_failed: RetryFailed = False,
     tensorboard: TensorBoard = None,
 ) -> None:
@@ -43,12 +45,16 @@ def compare(
     skips what is done and resumes what was cut. Every measure is taken on train and test, in evaluation mode, without
     augmentation, in float32.
     """
+    from lastlayer.runners import Plan
     from lastlayer.training.defaults import DEFAULT_LOSSES
 
     names = list(DEFAULT_LOSSES) if losses is None else [name.strip() for name in losses.split(",") if name.strip()]
     if not names:
         raise ValueError("--losses names no loss")
-    plan = _plan(settings, out, device, workers, retry_failed, tensorboard)
+    plan = Plan(
+        out, device, workers, devices=devices, data_root=settings.data_root, retry_failed=retry_failed,
+        tensorboard=tensorboard,
+    )  # fmt: skip
     trials = settings.trials(names, list(range(seeds)))
     if tune:
         trials = _tuned(trials, plan)
@@ -63,23 +69,20 @@ def train(
     seed: Annotated[int, typer.Option(min=0)] = 0,
     out: Out = Path("runs"),
     device: Device = "auto",
+    devices: Devices = 1,
     retry_failed: RetryFailed = False,
     tensorboard: TensorBoard = None,
 ) -> None:
     """Train one loss with one seed, and measure it."""
-    plan = _plan(settings, out, device, None, retry_failed, tensorboard)
+    from lastlayer.runners import Plan
+
+    plan = Plan(
+        out, device, devices=devices, data_root=settings.data_root, retry_failed=retry_failed, tensorboard=tensorboard
+    )
     trials = settings.trials([loss], [seed])
     run(trials, plan, f"{settings.data}: {loss}, seed {seed}")
     show_results(trials, plan)
     typer.echo(f"run: {plan.folder(trials[0]).path}")
-
-
-def _plan(
-    settings: Settings, out: Path, device: str, workers: int | None, retry_failed: bool, tensorboard: Path | None
-) -> Plan:
-    from lastlayer.runners import Plan
-
-    return Plan(out, device, workers, None, settings.data_root, retry_failed, tensorboard)
 
 
 def _tuned(trials: Sequence[Trial], plan: Plan) -> list[Trial]:

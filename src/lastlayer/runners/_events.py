@@ -34,6 +34,7 @@ class Plan:
         device: "cpu", "cuda", "cuda:1", ..., or "auto" for the GPU if there is one.
         workers: processes on the CPU; None takes one a core. Each has its share of the threads.
         pack: trials at a time on a GPU; None takes what fits, up to eight.
+        devices: devices each trial spans; more than one needs Lightning Fabric.
         data_root: where data sets lie.
         retry_failed: run failed trials again; otherwise they stay failed.
         tensorboard: folder for TensorBoard logs.
@@ -43,6 +44,7 @@ class Plan:
     device: str = "auto"
     workers: int | None = None
     pack: int | None = None
+    devices: int = 1
     data_root: Path | None = None
     retry_failed: bool = False
     tensorboard: Path | None = None

@@ -41,7 +41,11 @@ def run_trials(trials: Sequence[Trial], plan: Plan, dataset: Dataset | None = No
         else:
             pending.append(index)
     device = _resolve(plan.device)
-    if device.startswith("cuda"):
+    if plan.devices > 1:
+        from lastlayer.runners.devices import run_spanning
+
+        yield from run_spanning(trials, pending, plan, torch.device(device))
+    elif device.startswith("cuda"):
         from lastlayer.runners.pack import run_packed
 
         yield from run_packed(trials, pending, plan, torch.device(device), dataset)

@@ -23,6 +23,7 @@ from lastlayer.training.machine import describe_machine
 from lastlayer.training.network import Network
 from lastlayer.training.optimise import make_optimiser, rate_factor
 from lastlayer.training.parts import load_data, make_loss, make_network
+from lastlayer.training.ranks import Ranks
 from lastlayer.training.trial import Trial
 
 
@@ -78,12 +79,19 @@ class Training:
         dataset: what `load_data(trial.data)` gives.
         device: where to train; the data is moved there whole if it fits, else batch by batch.
         teacher: the network to distill from.
+        ranks: the processes it is shared with, if it spans several devices.
     """
 
     def __init__(
-        self, trial: Trial, dataset: data.Dataset, device: torch.device | str = "cpu", teacher: Network | None = None
+        self,
+        trial: Trial,
+        dataset: data.Dataset,
+        device: torch.device | str = "cpu",
+        teacher: Network | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.trial = trial
+        self.ranks = ranks
         self.device = torch.device(device)
         self.resident = streaming.fits(dataset, self.device)
         self.dataset = dataset.to(self.device) if self.resident else dataset
@@ -94,6 +102,11 @@ class Training:
         if self.device.type == "cuda" and len(dataset.in_shape) == 3:
             self.network = self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.loss = make_loss(trial, dataset).to(self.device)
+        if ranks is not None:
+            if self.device.type == "cuda":
+                self.network = nn.SyncBatchNorm.convert_sync_batchnorm(self.network)  # type: ignore[no-untyped-call]
+            if "group" in self.loss.hyperparameters():  # it couples the samples of a batch, so of all parts of it
+                setattr(self.loss, "group", torch.distributed.group.WORLD)  # noqa: B010
         self.teacher = None if teacher is None else teacher.to(self.device).eval()
         self.generator = torch.Generator(self.device).manual_seed(trial.seed)
         self.batch_size = min(trial.batch_size, len(dataset.train))
@@ -108,7 +121,8 @@ class Training:
         self.last: dict[str, float] = {}
         self.best: dict[str, Any] | None = None
         self.order = torch.arange(len(dataset.train), device=self.device)
-        self.offsets = torch.arange(self.batch_size, device=self.device)
+        part = self.batch_size if ranks is None else ranks.part(self.batch_size)
+        self.offsets = torch.arange(part, device=self.device) + (0 if ranks is None else ranks.rank * part)
         self.stream: Iterator[tuple[Tensor, Tensor]] = iter(())  # of batches, where the data is not on the device
         self.cursor = torch.zeros((), dtype=torch.int64, device=self.device)  # number of the next step
         self.total = torch.zeros((), device=self.device)  # of the losses of this epoch
@@ -150,9 +164,13 @@ class Training:
             DivergedError: when the loss is no longer finite.
         """
         self.network.train()
+        if self.ranks is not None:  # the same order on every rank, now and after a resume
+            self.generator.manual_seed(self.trial.seed + 1_000_003 * self.epoch)
         torch.randperm(len(self.order), generator=self.generator, device=self.device, out=self.order)
+        if self.ranks is not None:  # and augmentations of their own
+            self.generator.manual_seed(self.trial.seed + 1_000_003 * self.epoch + 101 * (self.ranks.rank + 1))
         if not self.resident:
-            self.stream = streaming.batches(self.dataset.train, self.order, self.batch_size, self.device)
+            self.stream = streaming.batches(self.dataset.train, self._own_order(), len(self.offsets), self.device)
         self.cursor.fill_(self.epoch * self.steps_per_epoch)
         self.total.zero_()
         self.correct.zero_()
@@ -165,6 +183,9 @@ class Training:
                 break
             yield self._progress(step + 1)
         yield from self._until_finished(step + 1)
+        if self.ranks is not None:
+            self.total.copy_(self.ranks.mean(self.total))
+            self.correct.copy_(self.ranks.mean(self.correct.double()) * self.ranks.count)
         bad = int(self.first_bad)
         if bad < self.steps:
             raise self._diverged(bad)
@@ -191,6 +212,8 @@ class Training:
         loss, hits = self._loss_and_hits()
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        if self.ranks is not None:
+            self.ranks.average_gradients(self.network)
         if self.trial.optimiser.clip is not None:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.trial.optimiser.clip)
         self._set_rate()
@@ -209,6 +232,11 @@ class Training:
                 group["lr"] = self.rates[self.cursor].item()
         else:  # not rates[cursor]: indexing by a scalar tensor reads it on the host
             self.rate.copy_(self.rates.gather(0, self.cursor.reshape(1)).squeeze(0))
+
+    def _own_order(self) -> Tensor:
+        """The samples of this rank, batch after batch."""
+        starts = torch.arange(self.steps_per_epoch, device=self.device) * self.batch_size
+        return self.order[(starts.unsqueeze(1) + self.offsets).flatten()]
 
     def _batch(self) -> tuple[Tensor, Tensor]:
         if not self.resident:
@@ -284,6 +312,7 @@ def fit(
     dataset: data.Dataset | None = None,
     tensorboard: str | Path | None = None,
     prepare: Callable[[Training], None] | None = None,
+    ranks: Ranks | None = None,
 ) -> Generator[Progress, None, dict[str, Any]]:
     """Train and measure one trial; resume it where a run folder holds a part of it.
 
@@ -297,12 +326,18 @@ def fit(
         dataset: the trial's data, if it is loaded already.
         tensorboard: folder to log to for TensorBoard, which must be installed.
         prepare: called once with the training before its first step, to make its steps faster.
+        ranks: the processes this one shares the trial with; the first of them writes the run folder.
 
     Raises:
         DivergedError: when the loss becomes NaN; the run is then failed and keeps its last checkpoint.
     """
     trial = trial.resolved()
     folder = RunFolder(run) if isinstance(run, str | Path) else run
+    state = None
+    if ranks is not None:  # read by all before the first begins to write
+        state = None if folder is None else folder.load_checkpoint(device)
+        ranks.fabric.barrier()
+        folder = folder if ranks.rank == 0 else None
     with contextlib.nullcontext() if folder is None else folder.locked():
         if folder is not None and folder.status == "done":
             return folder.result()
@@ -311,7 +346,7 @@ def fit(
         try:
             with make_logger(tensorboard, trial) as log:
                 given = load_data(trial.data, data_root) if dataset is None else dataset
-                return (yield from _fit(trial, folder, torch.device(device), given, log, prepare))
+                return (yield from _fit(trial, folder, torch.device(device), given, log, prepare, ranks, state))
         except DivergedError as error:
             if folder is not None:
                 folder.fail({"error": str(error), **error.details})
@@ -349,17 +384,21 @@ def _fit(
     dataset: data.Dataset,
     log: Logger,
     prepare: Callable[[Training], None] | None,
+    ranks: Ranks | None,
+    state: dict[str, Any] | None,
 ) -> Generator[Progress, None, dict[str, Any]]:
-    training = Training(trial, dataset, device, _load_teacher(trial))
+    training = Training(trial, dataset, device, _load_teacher(trial), ranks)
     chosen = measuring.snapshot_samples(training.dataset.test, dataset.num_classes)
     history: list[dict[str, Any]] = []
     taken: list[dict[str, Tensor]] = []
     seconds = 0.0
-    state = None if folder is None else folder.load_checkpoint(device)
-    if folder is not None and state is not None:
+    if state is None and folder is not None:
+        state = folder.load_checkpoint(device)
+    if state is not None:
         training.restore(state)
         history, taken, seconds = state["history"], state["snapshots"], state["seconds"]
-        folder.keep_metrics_before(training.epoch + 1)
+        if folder is not None:
+            folder.keep_metrics_before(training.epoch + 1)
     if prepare is not None:
         prepare(training)
     wanted = evaluation_epochs(trial.schedule.epochs, trial.evaluations)

@@ -1,0 +1,58 @@
+"""One trial over several devices: what the loop asks of the ranks, with Lightning Fabric underneath."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+class Ranks:
+    """The processes that share a trial, each with a device and its part of every batch.
+
+    Every rank holds the whole network and the whole data and steps on the gradient of the whole batch, so that all stay
+    equal. Batch norm keeps to the rank's part on a CPU and spans all parts on GPUs.
+    """
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self.rank: int = fabric.global_rank
+        self.count: int = fabric.world_size
+
+    def part(self, batch_size: int) -> int:
+        """Samples of each rank in a batch.
+
+        Raises:
+            ValueError: when the batch does not divide evenly.
+        """
+        if batch_size % self.count:
+            raise ValueError(f"batch_size {batch_size} does not divide among {self.count} devices")
+        return batch_size // self.count
+
+    def average_gradients(self, network: torch.nn.Module) -> None:
+        """Replace each gradient by its mean over the ranks, in one exchange."""
+        gradients = [p.grad for p in network.parameters() if p.grad is not None]
+        together = self.mean(torch.cat([gradient.flatten() for gradient in gradients]))
+        start = 0
+        for gradient in gradients:
+            gradient.copy_(together[start : start + gradient.numel()].view_as(gradient))
+            start += gradient.numel()
+
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean of a tensor over the ranks."""
+        result = self.fabric.all_reduce(value, reduce_op="mean")
+        assert isinstance(result, Tensor)
+        return result
+
+
+def import_fabric() -> type[Fabric]:
+    """Lightning Fabric, or an error that names the extra."""
+    try:
+        from lightning_fabric import Fabric
+    except ImportError:
+        raise ImportError("several devices need Lightning Fabric: pip install 'lastlayer[devices]'") from None
+    return Fabric
