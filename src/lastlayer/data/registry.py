@@ -1,12 +1,13 @@
 """The registry of data sets: load by name or path, list, fetch, check."""
 
-import difflib
 import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+
+from lastlayer._words import nearest
 
 from .dataset import Dataset, TextDataset
 from .download import Progress, Remote, fetch
@@ -96,8 +97,7 @@ def describe(name: str) -> Source:
         False
     """
     if name not in _SOURCES:
-        close = difflib.get_close_matches(name, _SOURCES, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        hint = nearest(name, _SOURCES)
         raise ValueError(
             f"data set {name!r} is unknown{hint}; available: {', '.join(available())}; or the path of a folder of "
             "images, a .npz or a .safetensors file"

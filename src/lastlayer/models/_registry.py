@@ -1,12 +1,13 @@
 """The registry of backbones: one decorator adds a model, `create` builds it, `available` lists it."""
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from torch import nn
+
+from lastlayer._words import nearest
 
 Factory = Callable[..., nn.Module]
 F = TypeVar("F", bound=Factory)
@@ -82,7 +83,7 @@ def describe(name: str) -> ModelInfo:
     """
     if name not in _MODELS:
         raise ValueError(
-            f"model {name!r} is unknown{_nearest(name, _MODELS)}; available: {', '.join(available())}; "
+            f"model {name!r} is unknown{nearest(name, _MODELS)}; available: {', '.join(available())}; "
             "or package.module:factory, timm:NAME, hf:NAME"
         )
     return _MODELS[name]
@@ -95,14 +96,9 @@ def build(name: str, in_shape: tuple[int, ...], options: dict[str, Any]) -> nn.M
         if option not in info.options:
             allowed = ", ".join(info.options) or "none"
             raise ValueError(
-                f"model {name!r} has no option {option!r}{_nearest(option, info.options)}; options: {allowed}"
+                f"model {name!r} has no option {option!r}{nearest(option, info.options)}; options: {allowed}"
             )
     return info.factory(in_shape, **options)
-
-
-def _nearest(word: str, words: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(words), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def image_shape(in_shape: tuple[int, ...], model: str, smallest: int = 1) -> tuple[int, int, int]:
