@@ -263,6 +263,7 @@ def test_sizes(head):
     for wrong in ((0, 3), (3, 0), (2.0, 3), ("4", 3)):
         with pytest.raises(ValueError, match="must be a positive integer, got"):
             head(*wrong)
+    assert head(np.int64(4), np.int32(3)).weight.shape == (3, 4)
 
 
 @every_head

@@ -165,3 +165,11 @@ def test_mistakes():
     for lam in (-1.0, (1.0, 5.0), (5.0, -1.0)):
         with pytest.raises(ValueError, match="lam must be"):
             LargeMarginHead(5, 3, lam=lam)
+
+
+def test_a_float64_head_keeps_its_digits():
+    head = LargeMarginHead(5, 3, lam=0.1).double()
+    x = torch.randn(4, 5, dtype=torch.float64)
+    assert head.lam.item() == 0.1
+    found = losses.cross_entropy(head(x, y), y)
+    torch.testing.assert_close(found, losses.large_margin(x, head.weight, y, lam=0.1), rtol=1e-12, atol=0.0)

@@ -148,6 +148,18 @@ class TestMistakes:
             losses.LargeMarginLoss(7)(torch.zeros(3, 2), torch.zeros(4, 2), y)
         losses.FocalLoss(5)(torch.zeros(3, 5, 2), torch.zeros(3, 2, dtype=torch.long))
 
+    @pytest.mark.parametrize("num_classes", [None, K])
+    def test_wrong_inputs_are_named_whether_or_not_the_classes_are_counted(self, num_classes):
+        loss = losses.FocalLoss(num_classes)
+        with pytest.raises(TypeError, match="logits must be a tensor, got list"):
+            loss([[0.0] * K] * 3, y)
+        with pytest.raises(ValueError, match=r"logits must have shape \(N, K, ...\)"):
+            loss(torch.tensor(0.0), torch.tensor(0))
+        with pytest.raises(TypeError, match="missing 2 required positional arguments: 'logits' and 'target'"):
+            loss()
+        with pytest.raises(TypeError, match="missing 2 required positional arguments: 'weight' and 'target'"):
+            losses.LargeMarginLoss(num_classes)(torch.zeros(3, 2))
+
     def test_a_name_twice(self):
         from lastlayer.losses._module import register
 
@@ -173,6 +185,13 @@ def test_a_setting_changed_later_takes_effect(name):
     before = loss(*inputs)
     setattr(loss, changed[name], 3 if name == "nce" else 0.35)
     assert (loss(*inputs) - before).abs() > 1e-4
+
+
+def test_numpy_numbers_are_numbers():
+    z = torch.randn(3, K)
+    loss = losses.FocalLoss(np.int64(K), gamma=np.float32(2.0), ignore_index=np.int64(1))
+    assert torch.equal(loss(z, y), losses.focal(z, y, gamma=2.0, ignore_index=1))
+    assert type(loss.num_classes) is int
 
 
 class TestState:

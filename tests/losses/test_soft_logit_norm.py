@@ -76,3 +76,30 @@ def test_compiled_and_eager_agree_on_dense_prediction() -> None:
     z, y = torch.randn(2, K, 3), torch.randint(K, (2, 3))
     compiled = torch.compile(losses.soft_logit_norm, fullgraph=True, backend="aot_eager")
     assert torch.isclose(compiled(z, y), losses.soft_logit_norm(z, y), rtol=1e-5)
+
+
+@pytest.mark.parametrize("tau", [None, 0.05])
+def test_compiled_long_rows_give_a_learnable_gamma_its_gradient(tau: float | None) -> None:
+    z, y = torch.randn(N, K, generator=torch.Generator().manual_seed(0)), torch.arange(N)
+
+    def loss(gamma: Tensor) -> Tensor:
+        return losses.soft_logit_norm(z, y, gamma=gamma, tau=tau)
+
+    slopes = []
+    for function in (torch.compile(loss, fullgraph=True, backend="aot_eager"), loss):
+        gamma = torch.tensor(0.7, requires_grad=True)
+        slopes.append(torch.autograd.grad(function(gamma), gamma)[0])
+    step = 1e-6
+    low, high = (losses.soft_logit_norm(z.double(), y, gamma=0.7 + s * step, tau=tau).item() for s in (-1, 1))
+    for slope in slopes:
+        assert slope.item() == pytest.approx((high - low) / (2 * step), rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_compiled_long_rows_in_float64_are_exact_at_every_size(size: float) -> None:
+    torch.manual_seed(0)
+    z, y = torch.randn(N, K, dtype=torch.float64), torch.arange(N)
+    s = z / (0.05 * z.norm(dim=1, keepdim=True) ** 0.7)  # homogeneity: size^0.3 in tau takes the size away
+    compiled = torch.compile(losses.soft_logit_norm, fullgraph=True, backend="aot_eager")
+    found = compiled(z * size, y, tau=0.05 * size**0.3)
+    torch.testing.assert_close(found, torch.nn.functional.cross_entropy(s, y), rtol=1e-12, atol=0.0)

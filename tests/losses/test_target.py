@@ -198,8 +198,19 @@ class TestCheckLabels:
                 losses.focal(torch.zeros(2, 3), torch.tensor([0, 3]))
 
 
+def test_a_mixed_pair_may_be_a_list():
+    """As which a data loader that pins memory hands a tuple on."""
+    z = torch.randn(3, K)
+    assert torch.equal(losses.focal(z, [y, y.flip(0), 0.3]), losses.focal(z, (y, y.flip(0), 0.3)))
+    assert torch.equal(losses.focal(z[0], [y[0], y[1], 0.3]), losses.focal(z[0], (y[0], y[1], 0.3)))
+    with pytest.raises(ValueError, match=r"\(y_a, y_b, lam\), got a tuple of 2"):
+        losses.focal(z, [y, y])
+
+
 def test_a_tensor_on_another_device_is_named():
     z = torch.zeros(3, K, device="meta")
+    with pytest.raises(ValueError, match="lam is on cpu, the logits on meta"):
+        losses.focal(z, (y.to("meta"), y.to("meta"), torch.rand(3)))
     with pytest.raises(ValueError, match="target is on cpu, the logits on meta"):
         losses.focal(z, y)
     with pytest.raises(ValueError, match="weight is on cpu, the logits on meta"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 
 import pytest
@@ -10,7 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from lastlayer import losses
 
-from .cases import BATCH, ONE_EACH, PER_SAMPLE, K, identity
+from .cases import BATCH, COUNTS, ONE_EACH, PER_SAMPLE, K, identity
 
 y = torch.tensor([0, 4, -100])
 TARGETS = {
@@ -127,6 +128,44 @@ def test_vmap_of_float16(loss):
     found = torch.func.vmap(torch.func.grad(loss), (0, None))(problems, torch.tensor([0, 1, 2]))
     expected = [value_and_gradient(loss, z, torch.tensor([0, 1, 2]))[1] for z in problems]
     torch.testing.assert_close(found, torch.stack(expected))
+
+
+HYPERPARAMETERS = [
+    (losses.cross_entropy, "temperature", [0.5, 1.0, 2.0]),
+    (losses.focal, "gamma", [0.5, 1.0, 3.0]),
+    (losses.mse, "kappa", [0.5, 1.0, 2.0]),
+    (losses.mse, "beta", [1.0, 5.0, 15.0]),
+    (losses.soft_logit_norm, "gamma", [0.1, 0.7, 0.9]),
+    (losses.soft_logit_norm, "tau", [0.1, 0.2, 1.0]),
+    (losses.logit_norm, "tau", [0.1, 0.2, 1.0]),
+    (losses.max_margin, "margin", [0.5, 1.0, 2.0]),
+    (losses.self_norm, "alpha", [0.05, 0.1, 1.0]),
+    (losses.soft_margin, "margin", [0.5, 1.0, 2.0]),
+    (losses.arc_margin, "margin", [0.1, 0.5, 1.0]),
+    (losses.arc_margin, "scale", [1.0, 4.0, 64.0]),
+    (functools.partial(losses.logit_adjusted, counts=COUNTS), "tau", [0.5, 1.0, 2.0]),
+]
+
+
+@pytest.mark.parametrize(("loss", "name", "numbers"), HYPERPARAMETERS)
+def test_a_tensor_as_hyperparameter(loss, name, numbers):
+    """One call for several numbers, and the gradient a learnable number needs."""
+    z = 0.95 * torch.randn(3, K, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).tanh()
+    target = torch.tensor([0, 4, 2])
+    grid = torch.tensor(numbers, dtype=torch.float64, requires_grad=True)
+    found = torch.func.vmap(lambda number: loss(z, target, **{name: number}))(grid)
+    expected = torch.stack([loss(z, target, **{name: number}) for number in numbers])
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+    assert gradcheck(lambda number: loss(z, target, **{name: number}), grid[1:2].detach().squeeze().requires_grad_())
+
+
+def test_vmap_over_class_frequencies():
+    z, target = torch.randn(3, K, dtype=torch.float64), torch.tensor([0, 4, 2])
+    counts = torch.randint(1, 100, (4, K)).double()
+    found = torch.func.vmap(lambda n: losses.logit_adjusted(z, target, counts=n))(counts)
+    torch.testing.assert_close(found, torch.stack([losses.logit_adjusted(z, target, counts=n) for n in counts]))
+    found = torch.func.vmap(lambda n: losses.nce(z, target, noise=n))(counts / counts.sum(1, keepdim=True))
+    torch.testing.assert_close(found, torch.stack([losses.nce(z, target, noise=n / n.sum()) for n in counts]))
 
 
 @every_target

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,10 +27,10 @@ class Head(nn.Module):
     def __init__(self, in_features: int, num_classes: int) -> None:
         super().__init__()
         for name, value in (("in_features", in_features), ("num_classes", num_classes)):
-            if not isinstance(value, int) or value < 1:
+            if not isinstance(value, int | np.integer) or value < 1:
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
-        self.in_features = in_features
-        self.num_classes = num_classes
+        self.in_features = int(in_features)
+        self.num_classes = int(num_classes)
 
     def features(self, x: Tensor) -> Tensor:
         """What the weight multiplies, (..., in_features): where the geometry of the head is measured."""

@@ -61,7 +61,8 @@ class LargeMarginHead(Head):
     @property
     def lam(self) -> Tensor:
         """lambda at the present step, as a tensor: reading it costs no synchronisation."""
-        return (self.start / (1 + 0.12 * self.step)).clamp(min=self.floor)
+        step = self.step.to(torch.promote_types(self.weight.dtype, torch.float32))
+        return (self.start / (1 + 0.12 * step)).clamp(min=self.floor)
 
     def forward(self, x: Tensor, target: Tensor | None = None) -> Tensor:
         """Logits (N, K) of x (N, d): margined in training with a target of class indices (N,), plain otherwise.

@@ -47,9 +47,9 @@ class Loss(nn.Module):
 
     def __init__(self, num_classes: int | None = None, **hyperparameters: Any) -> None:
         super().__init__()
-        if num_classes is not None and (not isinstance(num_classes, int) or num_classes < 1):
+        if num_classes is not None and (not isinstance(num_classes, int | np.integer) or num_classes < 1):
             raise ValueError(f"num_classes must be a positive integer or None, got {num_classes!r}")
-        self.num_classes = num_classes
+        self.num_classes = None if num_classes is None else int(num_classes)
         known = {p.name: p.default for p in self._parameters_of_function()}
         for name in hyperparameters:
             if name not in known:
@@ -75,7 +75,7 @@ class Loss(nn.Module):
         """The loss of the function's inputs, by position or name; a named hyperparameter holds for this call alone."""
         if self.num_classes is not None:
             given = [*inputs, *(named[name] for name in self._inputs[len(inputs) :] if name in named)]
-            if (found := self.count_classes(*given)) != self.num_classes:
+            if (found := self.count_classes(*given)) not in (None, self.num_classes):
                 raise ValueError(
                     f"{type(self).__name__} was made for num_classes={self.num_classes}, but was given {found} classes "
                     f"(shape {tuple(given[0].shape)})"
@@ -83,8 +83,10 @@ class Loss(nn.Module):
         return type(self).function(*inputs, **{**self.hyperparameters(), **named})
 
     @staticmethod
-    def count_classes(*inputs: Tensor) -> int:
-        """The number of classes in the inputs of a call."""
+    def count_classes(*inputs: Any) -> int | None:
+        """The number of classes in the inputs of a call; None where they are wrong, which the function says better."""
+        if not inputs or not isinstance(inputs[0], Tensor) or inputs[0].dim() == 0:
+            return None
         return inputs[0].shape[min(1, inputs[0].dim() - 1)]
 
     def probabilities(self, logits: Tensor) -> Tensor:

@@ -7,10 +7,11 @@ cutmix without a dense matrix and means exactly the probabilities lam e_{y_a} + 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -96,10 +97,11 @@ def read(
 ) -> Problem:
     """Check the arguments every per-sample loss takes and bring them to one form; None ignores no label."""
     logits = read_scores(logits, name)
-    if ignore_index is not None and not isinstance(ignore_index, int):
+    if ignore_index is not None and not isinstance(ignore_index, int | np.integer):
         raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}")
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}")
+    target = _pair_from_list(target)
     unbatched = logits.dim() == 1
     if unbatched:
         logits = logits.unsqueeze(0)
@@ -170,11 +172,17 @@ def check_range(
     """Raise unless low <= value <= high (low < value where open)."""
     if isinstance(value, Tensor):  # a learnable or scheduled number: reading it would stall the device
         return
-    if not isinstance(value, int | float):
+    if not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
     if not (low < value <= high if open_low else low <= value <= high):
         bracket = "(" if open_low else "["
         raise ValueError(f"{name} must lie in {bracket}{low}, {high}], got {value}")
+
+
+def _pair_from_list(target: Any) -> Any:
+    """A list of tensors as a tuple: a data loader that pins memory makes a list of every tuple."""
+    holds_tensors = isinstance(target, list) and any(isinstance(part, Tensor) for part in target)
+    return tuple(target) if holds_tensors else target
 
 
 def _add_batch_dimension(target: Target) -> Target:
@@ -212,6 +220,8 @@ def _read_pair(pair: MixedPair, logits: Tensor, ignore_index: int | None, name: 
     if isinstance(lam, Tensor):
         if lam.dim() > 0 and tuple(lam.shape) != (logits.shape[0],):
             raise ValueError(f"lam must be a number or of shape ({logits.shape[0]},), got {tuple(lam.shape)}")
+        if lam.dim() > 0:
+            _check_same_device(lam, "lam", logits)
         lam = lam.to(logits.dtype).reshape(-1, *[1] * (logits.dim() - 2)) if lam.dim() else lam.to(logits.dtype)
     else:
         check_range("lam", lam, 0.0, 1.0)
@@ -222,9 +232,7 @@ def _read_pair(pair: MixedPair, logits: Tensor, ignore_index: int | None, name: 
 
 def check_label_range(name: str, labels: Tensor, num_classes: int, ignore_index: int | None = None) -> None:
     """Raise for a label that is no class: on the CPU always, elsewhere inside `check_labels`."""
-    if torch.compiler.is_compiling() or labels.numel() == 0:
-        return
-    if labels.device.type != "cpu" and not _always_check_labels:
+    if labels.numel() == 0 or not _may_read(labels):
         return
     try:
         low, high = (int(v) for v in torch.aminmax(labels))
@@ -236,6 +244,20 @@ def check_label_range(name: str, labels: Tensor, num_classes: int, ignore_index:
             f"{name} has the label {low if low < 0 else high}, but there are {num_classes} classes: labels must lie in "
             f"0..{num_classes - 1}{ignored}"
         )
+
+
+def is_violated(condition: Callable[[Tensor], Tensor], values: Tensor) -> bool:
+    """Whether values break a condition, where they may be read: on the CPU always, elsewhere inside `check_labels`."""
+    if not _may_read(values):
+        return False
+    try:
+        return not bool(condition(values))
+    except RuntimeError:  # inside vmap no value can be read
+        return False
+
+
+def _may_read(values: Tensor) -> bool:
+    return not torch.compiler.is_compiling() and (values.device.type == "cpu" or _always_check_labels)
 
 
 def _check_same_device(tensor: Tensor, name: str, logits: Tensor) -> None:

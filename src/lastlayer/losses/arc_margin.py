@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,14 +59,16 @@ def arc_margin(
     return evaluate(problem, loss)
 
 
-def _enlarge_angle(cosine: Tensor, margin: float) -> Tensor:
+def _enlarge_angle(cosine: Tensor, margin: Tensor | float) -> Tensor:
+    maths: Any = torch if isinstance(margin, Tensor) else math  # math would take a learnable margin's gradient away
+    cos_margin, sin_margin = maths.cos(margin), maths.sin(margin)
     inside = cosine.abs() < 1
     safe = torch.where(inside, cosine, 0.0)
     # (1 - c)(1 + c) keeps the digits that 1 - c^2 loses next to 1; the square root's slope is infinite only at 0.
     sine = torch.where(inside, ((1 - safe) * (1 + safe)).sqrt(), 0.0)
     clamped = torch.where(inside, cosine, cosine - (cosine - cosine.sign()).detach())
-    enlarged = clamped * math.cos(margin) - sine * math.sin(margin)
-    return torch.where(clamped >= math.cos(math.pi - margin), enlarged, clamped - margin * math.sin(margin))
+    enlarged = clamped * cos_margin - sine * sin_margin
+    return torch.where(clamped >= -cos_margin, enlarged, clamped - margin * sin_margin)
 
 
 @register("arc-margin")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -123,5 +124,6 @@ class LargeMarginLoss(Loss):
     function = staticmethod(large_margin)
 
     @staticmethod
-    def count_classes(*inputs: Tensor) -> int:
-        return inputs[1].shape[0]
+    def count_classes(*inputs: Any) -> int | None:
+        weight = inputs[1] if len(inputs) > 1 else None
+        return weight.shape[0] if isinstance(weight, Tensor) and weight.dim() else None

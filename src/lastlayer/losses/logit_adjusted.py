@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from lastlayer.losses._module import Loss, register
-from lastlayer.losses._target import Target, check_range, read, read_class_vector
+from lastlayer.losses._target import Target, check_range, is_violated, read, read_class_vector
 from lastlayer.losses.cross_entropy import softmax_cross_entropy
 
 
@@ -46,7 +45,7 @@ def logit_adjusted(
     check_range("tau", tau, 0.0)
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
     frequencies = read_class_vector(counts, "counts", problem.logits)
-    if frequencies.device.type == "cpu" and not torch.compiler.is_compiling() and not bool((frequencies > 0).all()):
+    if is_violated(lambda n: (n > 0).all(), frequencies):
         raise ValueError("counts must be positive: a class without training samples has no logarithm to add")
     prior = (frequencies / frequencies.sum()).log()
     return softmax_cross_entropy(problem, problem.logits + tau * problem.row_of_classes(prior))

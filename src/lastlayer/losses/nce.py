@@ -7,7 +7,15 @@ from torch import Tensor
 
 from lastlayer.losses._classes import Selection, evaluate, softplus
 from lastlayer.losses._module import Loss, at_least_float32, register
-from lastlayer.losses._target import Problem, Target, check_label_range, check_range, read, read_class_vector
+from lastlayer.losses._target import (
+    Problem,
+    Target,
+    check_label_range,
+    check_range,
+    is_violated,
+    read,
+    read_class_vector,
+)
 
 
 def nce(
@@ -74,7 +82,14 @@ def expected_noise(num_noise: int, noise: Tensor | None, logits: Tensor) -> Tens
     """t q, the expected number of noise labels of each class, (K,)."""
     if noise is None:
         return torch.full(logits.shape[1:2], num_noise / logits.shape[1], dtype=logits.dtype, device=logits.device)
-    return num_noise * read_class_vector(noise, "noise", logits)
+    q = read_class_vector(noise, "noise", logits)
+    # Not to the last digit: a model in bfloat16 rounds its buffers.
+    if is_violated(lambda q: (q >= 0).all() & ((q.sum() - 1).abs() < 0.01), q):
+        raise ValueError(
+            "noise must be probabilities, none negative, with sum 1 (divide counts by their sum); got smallest "
+            f"{q.min():.6g} and sum {q.sum():.6g}"
+        )
+    return num_noise * q
 
 
 def _check_num_noise(num_noise: int) -> None:

@@ -28,7 +28,8 @@ def default_tau(num_classes: int, gamma: float = 0.7) -> float:
     """
     if num_classes < 1:
         raise ValueError(f"num_classes must be at least 1, got {num_classes}")
-    return float(0.2 * (num_classes / 10) ** (-gamma / 2))
+    tau: float = 0.2 * (num_classes / 10) ** (-gamma / 2)
+    return tau
 
 
 def soft_logit_norm(
@@ -74,7 +75,9 @@ def soft_logit_norm(
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
     # The problem's logits are float32 already; normalising what the caller gave keeps float16 gradients finite.
     raw = upcast(logits.unsqueeze(0) if problem.unbatched else logits)
-    if torch.compiler.is_compiling() and raw.shape[1] > LONGEST_FUSED_ROW and not isinstance(tau, Tensor):
+    long = raw.shape[1] > LONGEST_FUSED_ROW and raw.dtype is torch.float32
+    learnable = any(isinstance(number, Tensor) for number in (gamma, tau))
+    if torch.compiler.is_compiling() and long and not learnable:
         return _in_fewer_passes(problem, raw, gamma, tau, label_smoothing)
     return softmax_cross_entropy(problem, soft_normalized(raw, gamma, tau), label_smoothing)
 
@@ -127,7 +130,7 @@ def soft_normalized(logits: Tensor, gamma: float, tau: float | None) -> Tensor:
 
 
 def _in_fewer_passes(problem: Problem, z: Tensor, gamma: float, tau: float | None, label_smoothing: float) -> Tensor:
-    """The loss for compiled code and long rows, where each pass over the logits is one through memory.
+    """The loss for compiled code and long float32 rows, where each pass over the logits is one through memory.
 
     With c the largest logit and a = 1 / (tau ||z||^gamma), L_k = log sum_j exp(a (z_j - c)) - a (z_k - c).
     """
