@@ -1,0 +1,250 @@
+"""Tiles of classes: every sample, a few classes at a time; the logits are computed again for the gradient.
+
+A loss of the softmax family is a function of a few numbers a sample: the log-sum of its scores and their sum weighted
+by the target. Those are computed tile by tile, with a gradient; the loss itself is then ordinary code on (N,) tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lastlayer.linear_loss._function import Gradients, Layer, fused, refuse_second_derivatives
+from lastlayer.linear_loss._products import add_product, in_full_precision, logits_of, narrow, wide
+from lastlayer.linear_loss._rows import add_entries, chunks
+from lastlayer.linear_loss._target import Batch
+from lastlayer.losses import default_tau
+from lastlayer.losses._classes import softplus
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How the classes are cut, and what the target says of a tile."""
+
+    batch: Batch
+    size: int
+    smoothing: float = 0.0
+    weighted: bool = True  # whether class weights enter the target's numbers
+    offset: Tensor | None = None  # (K,), added to the scores
+
+    def target(self, low: int, high: int, K: int, like: Tensor) -> Tensor:
+        """t_k w_k of some classes, (N, high - low)."""
+        t = self.batch.tile(low, high, self.smoothing, K, like)
+        if self.weighted and self.batch.class_weight is not None:
+            t = t * self.batch.class_weight[low:high]
+        return t
+
+    def scores(self, layer: Layer, factor: Tensor | None, low: int, high: int) -> tuple[Tensor, Tensor]:
+        """Logits of some classes, and the scores made from them."""
+        z = logits_of(layer.features, layer.weight[low:high], None if layer.bias is None else layer.bias[low:high])
+        s = z if factor is None else z * factor.unsqueeze(1)
+        return z, s if self.offset is None else s + self.offset[low:high]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What the softmax losses need of each sample, (N,) each; with s the scores, M their largest and q = t w."""
+
+    log_sum: Tensor  # log sum_k exp(s_k - M)
+    dot: Tensor  # sum_k q_k (s_k - M)
+    largest: Tensor  # M, without gradient: the losses are such that it cancels
+    mass: Tensor  # sum_k q_k
+
+
+class _Statistics(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, tiles: Tiles, features: Tensor, weight: Tensor, bias: Tensor | None, factor: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        layer, K = Layer(features, weight, bias), weight.shape[0]
+        largest: Tensor | None = None
+        for low, high in chunks(K, tiles.size):
+            _, s = tiles.scores(layer, factor, low, high)
+            q = tiles.target(low, high, K, s)
+            top = s.amax(1)
+            if largest is None:
+                largest = top
+                total, dot, mass = (torch.zeros_like(top) for _ in range(3))
+            else:
+                before, largest = largest, torch.maximum(largest, top)
+                total = total * (before - largest).exp()
+                dot = dot + mass * (before - largest)
+            s = s - largest.unsqueeze(1)
+            dot = dot + (q * s).sum(1)
+            mass = mass + q.sum(1)
+            total = total + s.exp_().sum(1)
+        assert largest is not None  # K >= 1
+        log_sum = total.log()
+        ctx.tiles = tiles
+        ctx.save_for_backward(features, weight, bias, factor, log_sum, largest)
+        ctx.mark_non_differentiable(largest, mass)
+        return log_sum, dot, largest, mass
+
+    @staticmethod
+    def backward(ctx: Any, d_log_sum: Tensor, d_dot: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives()
+        features, weight, bias, factor, log_sum, largest = ctx.saved_tensors
+        needs, tiles, K = ctx.needs_input_grad, ctx.tiles, weight.shape[0]
+        layer = Layer(features, weight, bias, needs[1], needs[2], needs[3])
+        with in_full_precision(features):
+            gradients = Gradients.zeros(layer, sum_features=True)
+            d_factor = torch.zeros_like(factor) if needs[4] else None
+            for low, high in chunks(K, tiles.size):
+                z, s = tiles.scores(layer, factor, low, high)
+                ds = (s - (largest + log_sum).unsqueeze(1)).exp_() * d_log_sum.unsqueeze(1)
+                ds += tiles.target(low, high, K, s) * d_dot.unsqueeze(1)
+                if d_factor is not None:
+                    d_factor += (ds * z).sum(1)
+                dz = ds if factor is None else ds * factor.unsqueeze(1)
+                gradients.add_classes(layer, low, high, dz)
+        given = ((gradients.features, features), (gradients.weight, weight), (gradients.bias, bias))
+        return None, *(None if g is None else narrow(g, like.dtype) for g, like in given), d_factor
+
+
+def statistics(
+    tiles: Tiles, features: Tensor, weight: Tensor, bias: Tensor | None, factor: Tensor | None = None
+) -> Statistics:
+    """Of scores s = factor z + offset, the numbers that every softmax loss is made of.
+
+    Args:
+        tiles: how to cut, and the target.
+        features, weight, bias: (N, d), (K, d), (K,).
+        factor: one number a sample, (N,), with a gradient; None is 1.
+    """
+    return Statistics(*_Statistics.apply(tiles, features, weight, bias, factor))  # type: ignore[no-untyped-call]
+
+
+def cross_entropy(found: Statistics) -> Tensor:
+    """sum_k q_k (log sum_j exp(s_j) - s_k), (N,)."""
+    return found.mass * found.log_sum - found.dot
+
+
+def self_norm(found: Statistics, alpha: float) -> Tensor:
+    """Cross-entropy plus alpha times the square of the log-partition."""
+    return cross_entropy(found) + found.mass * alpha * (found.log_sum + found.largest).square()
+
+
+def batch_cross_entropy(found: Statistics) -> Tensor:
+    """The batch's log-partition from the rows' own, less the mean true score and log m: a scalar."""
+    m = found.largest.shape[0]
+    top = found.largest.max()
+    below = found.largest - top
+    partition = (found.log_sum + below).logsumexp(0)
+    true = (found.dot + found.mass * below).sum()
+    return partition - torch.full_like(top, m).log() - true / m + top * (1 - found.mass.sum() / m)
+
+
+def soft_factor(norms2: Tensor, gamma: float, tau: Tensor | float | None, K: int) -> Tensor:
+    """1 / (tau ||z||^gamma) of SLN from ||z||^2, (N,); 0 at a zero row, with gradient 0."""
+    tau = default_tau(K, gamma) if tau is None else tau
+    nonzero = norms2 > 0
+    return torch.where(nonzero, torch.where(nonzero, norms2, 1.0).pow(-gamma / 2) / tau, 0.0)
+
+
+class BinaryCrossEntropy:
+    """sum_j [a_j t_j softplus(-z_j) + (1 - t_j) softplus(z_j)] of each sample, (N,)."""
+
+    def __init__(self, tiles: Tiles, pos_weight: Tensor | None) -> None:
+        self.tiles, self.pos_weight = tiles, pos_weight
+
+    def _parts(self, layer: Layer, low: int, high: int) -> tuple[Tensor, Tensor, Tensor]:
+        z, _ = self.tiles.scores(layer, None, low, high)
+        t = self.tiles.target(low, high, layer.weight.shape[0], z)
+        negative = self.tiles.batch.mass(z) - t
+        return z, t if self.pos_weight is None else t * self.pos_weight[low:high].to(z.dtype), negative
+
+    def forward(self, layer: Layer) -> tuple[Tensor, None]:
+        total = torch.zeros(layer.features.shape[0], dtype=wide(layer.weight.dtype), device=layer.weight.device)
+        for low, high in chunks(layer.weight.shape[0], self.tiles.size):
+            z, positive, negative = self._parts(layer, low, high)
+            total += (positive * softplus(-z) + negative * softplus(z)).sum(1)
+        return total, None
+
+    def backward(self, layer: Layer, kept: None, upstream: Tensor) -> Gradients:
+        gradients = Gradients.zeros(layer, sum_features=True)
+        for low, high in chunks(layer.weight.shape[0], self.tiles.size):
+            z, positive, negative = self._parts(layer, low, high)
+            dz = (negative * torch.sigmoid(z) - positive * torch.sigmoid(-z)) * upstream.unsqueeze(1)
+            gradients.add_classes(layer, low, high, dz)
+        return gradients
+
+
+class SquaredNorms:
+    """||W h + b||^2 of each sample, (N,), from W^T W: no logits. In float32 or better.
+
+    Relative to |h|^2 |W|^2 the error is that of one rounding, so a row whose logits all nearly cancel keeps few digits.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def forward(self, layer: Layer) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        dtype = wide(layer.weight.dtype)
+        d = layer.weight.shape[1]
+        gram = torch.zeros(d, d, dtype=dtype, device=layer.weight.device)
+        cross = torch.zeros(d, dtype=dtype, device=layer.weight.device)
+        for low, high in chunks(layer.weight.shape[0], self.size):
+            rows = layer.weight[low:high]
+            add_product(gram, rows, rows)
+            if layer.bias is not None:
+                cross += layer.bias[low:high].to(dtype) @ rows.to(dtype)
+        h = layer.features.to(dtype)
+        norms2 = ((h @ gram) * h).sum(1)
+        if layer.bias is not None:
+            norms2 = norms2 + 2 * (h @ cross) + layer.bias.to(dtype).square().sum()
+        return norms2.clamp_(min=0.0), (gram, cross)
+
+    def backward(self, layer: Layer, kept: tuple[Tensor, Tensor], upstream: Tensor) -> Gradients:
+        gram, cross = kept
+        gradients = Gradients.zeros(layer, sum_features=True)
+        h = layer.features.to(gram.dtype)
+        scaled = 2 * upstream.unsqueeze(1) * h
+        if gradients.features is not None:
+            gradients.features += scaled @ gram + 2 * upstream.unsqueeze(1) * cross
+        moment, mean = scaled.T @ h, scaled.sum(0)  # (d, d), (d,)
+        for low, high in chunks(layer.weight.shape[0], self.size):
+            rows = layer.weight[low:high].to(gram.dtype)
+            bias = None if layer.bias is None else layer.bias[low:high].to(gram.dtype)
+            if gradients.weight is not None:
+                gradients.weight[low:high] = rows @ moment
+                if bias is not None:
+                    gradients.weight[low:high] += bias.unsqueeze(1) * mean
+            if gradients.bias is not None and bias is not None:
+                gradients.bias[low:high] = rows @ mean + bias * (2 * upstream.sum())
+        return gradients
+
+
+class Picked:
+    """The logit of one class a sample, (N,)."""
+
+    def __init__(self, classes: Tensor) -> None:
+        self.classes = classes  # (N,)
+
+    def forward(self, layer: Layer) -> tuple[Tensor, None]:
+        dtype = wide(layer.weight.dtype)
+        z = (layer.features.to(dtype) * layer.weight[self.classes]).sum(1)
+        return z if layer.bias is None else z + layer.bias[self.classes], None
+
+    def backward(self, layer: Layer, kept: None, upstream: Tensor) -> Gradients:
+        gradients = Gradients.zeros(layer, sum_features=True)
+        add_entries(gradients, layer, self.classes, upstream)
+        return gradients
+
+
+def squared_error(
+    batch: Batch, size: int, features: Tensor, weight: Tensor, bias: Tensor | None, kappa: float, beta: float
+) -> Tensor:
+    """`mse` of labels, (N,): ||z||^2 + (kappa - 1) z_y^2 - 2 kappa beta z_y + kappa beta^2, without the logits."""
+    norms2 = fused(SquaredNorms(size), features, weight, bias)
+    value: Tensor | float = 0.0
+    for labels in batch.labels:
+        index = labels.index.squeeze(1)
+        z = fused(Picked(index), features, weight, bias)
+        part = norms2 + (kappa - 1) * z.square() - 2 * kappa * beta * z + kappa * beta**2
+        if batch.class_weight is not None:
+            part = part * batch.class_weight[index]
+        value = value + torch.where(labels.valid, labels.share * part, 0.0)
+    return torch.as_tensor(value)

@@ -1,0 +1,119 @@
+"""The one autograd Function: a layer and its loss, whose gradient an algorithm computes as it sees fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from lastlayer.linear_loss._products import add_product, in_full_precision, input_gradient, narrow, wide
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear layer and its inputs, without history, and which of them want a gradient."""
+
+    features: Tensor  # (N, d)
+    weight: Tensor  # (K, d)
+    bias: Tensor | None  # (K,)
+    wants_features: bool = True
+    wants_weight: bool = True
+    wants_bias: bool = True
+    wants_more: bool = False  # of the loss's own numbers
+
+    @property
+    def wants_any(self) -> bool:
+        return self.wants_features or self.wants_weight or self.wants_bias or self.wants_more
+
+
+@dataclass
+class Gradients:
+    """Gradients of the layer, filled piece by piece; sums are in float32 or better."""
+
+    features: Tensor | None = None  # (N, d)
+    weight: Tensor | None = None  # (K, d)
+    bias: Tensor | None = None  # (K,)
+    more: list[Tensor] = field(default_factory=list)
+
+    @staticmethod
+    def zeros(layer: Layer, *, sum_features: bool = False) -> Gradients:
+        h, w, b = layer.features, layer.weight, layer.bias
+        total = wide(w.dtype)
+        return Gradients(
+            torch.zeros_like(h, dtype=total if sum_features else h.dtype) if layer.wants_features else None,
+            torch.zeros_like(w, dtype=total) if layer.wants_weight else None,
+            torch.zeros_like(b, dtype=total) if layer.wants_bias and b is not None else None,
+        )
+
+    def add_rows(self, layer: Layer, low: int, high: int, dz: Tensor) -> None:
+        """Put in the gradient dz (n, K) of the logits of some samples."""
+        if self.features is not None:
+            self.features[low:high] = input_gradient(dz, layer.weight)
+        if self.weight is not None:
+            add_product(self.weight, dz, layer.features[low:high])
+        if self.bias is not None:
+            self.bias += dz.sum(0)
+
+    def add_classes(self, layer: Layer, low: int, high: int, dz: Tensor) -> None:
+        """Put in the gradient dz (N, k) of the logits of some classes."""
+        if self.features is not None:
+            self.features += input_gradient(dz, layer.weight[low:high])
+        if self.weight is not None:
+            add_product(self.weight[low:high], dz, layer.features)
+        if self.bias is not None:
+            self.bias[low:high] += dz.sum(0)
+
+    def times(self, factor: Tensor) -> Gradients:
+        """All of them times a number; new tensors, since a graph that is kept asks again."""
+        features, weight, bias = (None if p is None else p * factor for p in (self.features, self.weight, self.bias))
+        return Gradients(features, weight, bias, [m * factor for m in self.more])
+
+
+class Algorithm(Protocol):
+    """A way to compute a value and its gradient."""
+
+    def forward(self, layer: Layer) -> tuple[Tensor, Any]:
+        """The value, and whatever the backward pass will want."""
+
+    def backward(self, layer: Layer, kept: Any, upstream: Tensor) -> Gradients:
+        """Gradients of the layer for the value's gradient."""
+
+
+def refuse_second_derivatives() -> None:
+    """Raise where a gradient is asked for with a graph of its own: it would lack this part without a word."""
+    if torch.is_grad_enabled():
+        raise RuntimeError("linear_loss has no second derivatives (create_graph=True) by chunks: plan 'dense' has them")
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, algorithm: Algorithm, features: Tensor, weight: Tensor, bias: Tensor | None, *more: Tensor
+    ) -> Tensor:
+        needs = ctx.needs_input_grad
+        layer = Layer(features, weight, bias, needs[1], needs[2], needs[3], any(needs[4:]))
+        value, kept = algorithm.forward(layer)
+        ctx.save_for_backward(features, weight, bias)  # says so if an optimizer changed them in between
+        ctx.algorithm, ctx.kept, ctx.more = algorithm, kept, len(more)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives()
+        features, weight, bias = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        layer = Layer(features, weight, bias, needs[1], needs[2], needs[3], any(needs[4:]))
+        with in_full_precision(features):
+            found = ctx.algorithm.backward(layer, ctx.kept, upstream)
+        more = found.more or [None] * ctx.more
+        given = ((found.features, features), (found.weight, weight), (found.bias, bias))
+        return None, *(None if g is None else narrow(g, like.dtype) for g, like in given), *more
+
+
+def fused(algorithm: Algorithm, features: Tensor, weight: Tensor, bias: Tensor | None, *more: Tensor) -> Tensor:
+    """The algorithm's value, differentiable in the layer and in the loss's own numbers."""
+    if not torch.is_grad_enabled():
+        return algorithm.forward(Layer(features, weight, bias, False, False, False))[0]
+    return _Fused.apply(algorithm, features, weight, bias, *more)  # type: ignore[no-any-return, no-untyped-call]

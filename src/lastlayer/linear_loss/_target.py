@@ -1,0 +1,107 @@
+"""Targets cut by rows or by classes, and what a mean over the batch divides by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lastlayer.losses import Loss, Target
+from lastlayer.losses._classes import normaliser
+from lastlayer.losses._target import Labels, is_probabilities, read
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The target of one call, checked against logits that need not exist."""
+
+    target: Target
+    labels: tuple[Labels, ...]  # empty for class probabilities
+    probabilities: Tensor | None  # (N, K)
+    class_weight: Tensor | None  # (K,)
+    reduction: str
+    divisor: Tensor | None  # of the mean; None where nothing is divided
+    counted: Tensor | None  # whether any sample counts at all
+
+    def rows(self, low: int, high: int) -> Target:
+        """The target of some samples."""
+        if not isinstance(self.target, tuple):
+            return self.target[low:high]
+        first, second, lam = self.target
+        cut = lam[low:high] if isinstance(lam, Tensor) and lam.dim() else lam
+        return first[low:high], second[low:high], cut
+
+    def reduce(self, per_sample: Tensor) -> Tensor:
+        """The reduction, with torch's divisor: over the whole batch, whatever it was cut into."""
+        if self.reduction == "none":
+            return per_sample
+        total = per_sample.sum()
+        return total if self.divisor is None else total / self.divisor
+
+    def reduce_counted(self, per_sample: Tensor) -> Tensor:
+        """The reduction, past which a wholly ignored sample has no gradient, even where the divisor is 0."""
+        if self.labels:
+            counts = torch.stack([labels.valid for labels in self.labels]).any(0)
+            per_sample = torch.where(counts, per_sample, 0.0)
+        return self.reduce(per_sample)
+
+    def factor(self) -> Tensor | float:
+        """What the gradient of the sum is multiplied by; 0 rather than infinite where no sample counts."""
+        if self.divisor is None or self.counted is None:
+            return 1.0
+        return torch.where(self.counted, 1 / self.divisor, 0.0)
+
+    def mass(self, like: Tensor) -> Tensor | float:
+        """How much of each sample's target counts, (N, 1): 1 but for ignored labels."""
+        if self.probabilities is not None:
+            return 1.0
+        shares = [(labels.valid.to(like.dtype) * labels.share).unsqueeze(1) for labels in self.labels]
+        return sum(shares[1:], shares[0])
+
+    def tile(self, low: int, high: int, smoothing: float, K: int, like: Tensor) -> Tensor:
+        """The target t of some classes as numbers, (N, high - low), smoothed; ignored labels hold nothing."""
+        if self.probabilities is not None:
+            return (1 - smoothing) * self.probabilities[:, low:high].to(like.dtype) + smoothing / K
+        t = torch.zeros_like(like)
+        for labels in self.labels:
+            share = (labels.valid.to(like.dtype) * labels.share).unsqueeze(1)  # (N, 1)
+            inside = (labels.index >= low) & (labels.index < high)
+            index = (labels.index - low).clamp(0, high - low - 1)
+            t.scatter_add_(1, index, (1 - smoothing) * share * inside)
+            if smoothing:
+                t += smoothing / K * share
+        return t
+
+
+def read_batch(loss: Loss, target: Target, N: int, K: int, features: Tensor, dtype: torch.dtype) -> Batch:
+    """Check a target as the loss itself would, against (N, K) logits that take up no memory."""
+    logits = torch.zeros((), dtype=dtype, device=features.device).expand(N, K)
+    options: dict[str, Any] = loss.hyperparameters()
+    class_weight = options.get("class_weight") if "class_weight" in options else options.get("weight")
+    reduction = options.get("reduction", "sum")
+    ignore_index = options.get("ignore_index")
+    as_probabilities = not isinstance(target, tuple) and is_probabilities(target, logits, "logits")
+    # Only the labels are read here: class probabilities in half precision would be copied, all N x K of them.
+    stand_in = torch.zeros(N, dtype=torch.long, device=features.device) if as_probabilities else target
+    problem = read(logits, stand_in, weight=class_weight, ignore_index=ignore_index, reduction=reduction)
+    if as_probabilities and ignore_index is not None and ignore_index >= 0:
+        read(logits, target, ignore_index=ignore_index)  # says what is wrong
+    divisor = counted = None
+    if as_probabilities:
+        divisor, counted = logits.new_full((), N), torch.tensor(N > 0, device=features.device)
+    else:
+        divisor = torch.as_tensor(normaliser(problem), device=features.device)
+        counted = torch.stack([labels.valid.any() for labels in problem.labels]).any()
+    if reduction != "mean":
+        divisor = None
+    return Batch(
+        target,
+        () if as_probabilities else problem.labels,
+        target if as_probabilities else None,  # type: ignore[arg-type]
+        problem.weight,
+        reduction,
+        divisor,
+        counted,
+    )

@@ -1,0 +1,113 @@
+"""Which way a linear layer and its loss are computed, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lastlayer.losses import Loss, create, entry
+
+Path = Literal["dense", "rows", "classes"]
+
+SMALL = 2**24  # logits up to which the whole matrix is cheaper than any way around it: 64 MiB in float32
+CHUNK = 2**26  # logits of a chunk of rows: with what a loss keeps for its gradient, about 1 GiB
+TILE = 2**24  # logits of a tile of classes, which touches each row of the weight once however small it is
+FEWEST_ROWS = 512  # below, adding to the whole weight gradient once a chunk costs more than computing logits twice
+
+NEVER = {"kd": "the teacher's logits", "fn-kd": "the teacher's logits and features"}
+BY_CLASSES = {"ce", "ls", "sln", "ln", "bce", "self-norm", "logit-adjusted", "batch-ce", "mse"}
+SPARSE = {"max-margin", "batch-max-margin"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How `linear_loss` goes about it.
+
+    Attributes:
+        path: "dense", the whole N x K logits; "rows", a chunk of samples at a time with every class; "classes", a tile
+            of classes at a time with every sample, the logits computed again for the gradient.
+        why: the reason, for people.
+        rows: samples in a chunk; None but for "rows".
+        classes: classes in a tile; None but for "classes".
+    """
+
+    path: Path
+    why: str
+    rows: int | None = None
+    classes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.path not in ("dense", "rows", "classes"):
+            raise ValueError(f"path must be 'dense', 'rows' or 'classes', got {self.path!r}")
+        for name, value, path in (("rows", self.rows, "rows"), ("classes", self.classes, "classes")):
+            if (value is None) != (self.path != path):
+                raise ValueError(f"{name} belongs to the path {path!r}: got {name}={value} with path={self.path!r}")
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+
+
+def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = False) -> Plan:
+    """Choose how to compute a loss on a linear layer: all logits at once, chunks of rows, or tiles of classes.
+
+        dense     N K <= 2^24
+        rows      a chunk of 2^26 / K >= 512 samples
+        classes   otherwise, and for `mse`, whose sum of squares needs no logits at all
+
+    A loss that has no form by class tiles takes rows whatever their number; `why` says so.
+
+    Args:
+        N, d, K: samples, width of the features, classes; not negative, d and K at least 1.
+        loss: a loss Module or a name for `lastlayer.losses.create`.
+        probabilities: whether the target is class probabilities (N, K) rather than labels or a mixed pair.
+
+    Returns:
+        A `Plan`, to look at or to give to `linear_loss`, which then takes that path or raises.
+
+    Raises:
+        ValueError: for sizes that are none, and for kd and fn-kd, which need a teacher.
+
+    Example:
+        >>> plan(8192, 2048, 32768, "ce")
+        Plan(path='rows', why='268435456 logits; 2048 rows of them fit a chunk', rows=2048, classes=None)
+        >>> plan(256, 512, 1_000_000, "sln").path, plan(8192, 512, 1000, "sln").path
+        ('classes', 'dense')
+    """
+    for name, value, low in (("N", N, 0), ("d", d, 1), ("K", K, 1)):
+        if not isinstance(value, int) or value < low:
+            raise ValueError(f"{name} must be an integer of at least {low}, got {value!r}")
+    name = name_of(loss)
+    if name in NEVER:
+        raise ValueError(f"linear_loss has no place for {NEVER[name]}: call {name!r} on the logits instead")
+    if N * K <= SMALL:
+        return Plan("dense", f"{N * K} logits are few")
+    rows = max(1, CHUNK // K)
+    classes = min(K, max(1, TILE // max(N, 1)))
+    tiled = name in BY_CLASSES and not (name == "mse" and probabilities)
+    if name == "mse" and tiled:
+        return Plan("classes", "squares are summed without the logits", classes=classes)
+    if rows >= FEWEST_ROWS:
+        return Plan("rows", f"{N * K} logits; {rows} rows of them fit a chunk", rows=min(rows, N))
+    if tiled:
+        return Plan("classes", f"{N * K} logits; only {rows} rows of {K} classes would fit a chunk", classes=classes)
+    if name in SPARSE:
+        return Plan("rows", "the gradient has a few entries a row, so small chunks cost nothing", rows=min(rows, N))
+    return Plan("rows", f"{rows} rows fit a chunk, which is few, but {name} has no form by classes", rows=min(rows, N))
+
+
+def name_of(loss: Loss | str) -> str:
+    """The registry's name of a loss; of a Module, the name its class was last registered under."""
+    from lastlayer.losses import available
+
+    if isinstance(loss, str):
+        return entry(loss).name
+    if not isinstance(loss, Loss):
+        raise TypeError(f"loss must be a Module of lastlayer.losses or a name for create, got {type(loss).__name__}")
+    for name in available():
+        if entry(name).module is type(loss):
+            return name
+    return type(loss).__name__
+
+
+def module_of(loss: Loss | str) -> Loss:
+    """The loss as a Module."""
+    return create(loss) if isinstance(loss, str) else loss

@@ -1,0 +1,77 @@
+"""Layers, targets and losses for the tests, and the dense form to compare with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lastlayer import losses
+
+N, D, K = 11, 5, 7
+PER_SAMPLE = [
+    "ce", "ls", "focal", "mse", "bce", "sln", "ln", "max-margin", "self-norm", "nce", "soft-margin", "arc-margin",
+    "logit-adjusted", "large-margin",
+]  # fmt: skip
+BATCH = ["batch-ce", "batch-max-margin"]
+BY_CLASSES = ["ce", "ls", "mse", "bce", "sln", "ln", "self-norm", "logit-adjusted"]
+
+
+def layer(n: int = N, d: int = D, k: int = K, seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """Features, weight and bias, leaves that want a gradient."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((n, d), (k, d), (k,))
+    return [torch.randn(s, generator=generator, dtype=torch.float64).to(dtype).requires_grad_() for s in shapes]
+
+
+def target(kind: str, n: int = N, k: int = K, seed: int = 1, ignore: bool = False) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    first, second = (torch.randint(k, (n,), generator=generator) for _ in range(2))
+    if ignore:
+        first[::3] = -100
+        second[1::4] = -100
+    if kind == "index":
+        return first
+    if kind == "probabilities":
+        return torch.rand(n, k, generator=generator, dtype=torch.float64).softmax(1)
+    lam = 0.3 if kind == "pair" else torch.rand(n, generator=generator, dtype=torch.float64)
+    return first, second, lam
+
+
+def make(name: str, k: int = K, **options: Any) -> losses.Loss:
+    if name == "logit-adjusted":
+        options.setdefault("counts", torch.arange(1, k + 1))
+    if name == "arc-margin":
+        options.setdefault("scale", 4.0)
+    return losses.create(name, k, **options)
+
+
+def logits_of(parts: list[Tensor | None]) -> Tensor:
+    features, weight, bias = parts
+    logits = features @ weight.T  # type: ignore[union-attr, operator]
+    return logits if bias is None else logits + bias
+
+
+def dense(module: losses.Loss, parts: list[Tensor | None], labels: Any) -> Tensor:
+    """The loss on the whole logits."""
+    if isinstance(module, losses.LargeMarginLoss):
+        return module(parts[0], parts[1], labels)
+    return module(logits_of(parts), labels)
+
+
+def gradients(value: Tensor, parts: list[Tensor | None]) -> list[Tensor]:
+    """Gradients of a value, with a different upstream number for each of its entries."""
+    upstream = torch.linspace(-1.0, 2.0, value.numel(), dtype=value.dtype).reshape(value.shape)
+    if value.dim() == 0:
+        upstream = torch.tensor(1.7, dtype=value.dtype)
+    leaves = [p for p in parts if p is not None]
+    return list(
+        torch.autograd.grad(value, leaves, upstream, retain_graph=True, allow_unused=True, materialize_grads=True)
+    )
+
+
+def assert_same(value: Tensor, expected: Tensor, parts: list[Tensor | None], **tolerance: float) -> None:
+    torch.testing.assert_close(value, expected, **tolerance, equal_nan=True)
+    for found, wanted in zip(gradients(value, parts), gradients(expected, parts), strict=True):
+        torch.testing.assert_close(found, wanted, **tolerance, equal_nan=True)

@@ -1,0 +1,80 @@
+"""Which path is chosen, and that it is the one taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from lastlayer import losses
+from lastlayer.linear_loss import Plan, linear_loss, plan
+
+
+@pytest.mark.parametrize(
+    ("sizes", "loss", "path"),
+    [
+        ((8192, 512, 1000), "ce", "dense"),
+        ((8192, 2048, 32768), "ce", "rows"),
+        ((8192, 4096, 131072), "sln", "rows"),
+        ((256, 512, 1_000_000), "sln", "classes"),
+        ((256, 512, 1_000_000), "batch-ce", "classes"),
+        ((256, 512, 1_000_000), "focal", "rows"),
+        ((256, 512, 1_000_000), "max-margin", "rows"),
+        ((8192, 2048, 32768), "mse", "classes"),
+        ((0, 4, 10), "ce", "dense"),
+    ],
+)
+def test_paths(sizes: tuple[int, int, int], loss: str, path: str) -> None:
+    chosen = plan(*sizes, loss)
+    assert chosen.path == path
+    assert chosen.why
+    assert chosen.rows is None or chosen.rows * sizes[2] <= 2**26
+
+
+def test_probabilities_of_mse_go_by_rows() -> None:
+    assert plan(8192, 64, 32768, "mse", probabilities=True).path == "rows"
+
+
+def test_a_module_is_known_by_its_class() -> None:
+    assert plan(256, 512, 1_000_000, losses.SoftLogitNormLoss(gamma=0.5)).path == "classes"
+
+
+def test_a_row_longer_than_a_chunk_is_one_chunk() -> None:
+    assert plan(10, 2, 2**27, "focal").rows == 1
+
+
+@pytest.mark.parametrize("arguments", [(-1, 2, 3, "ce"), (1, 0, 3, "ce"), (1, 2, 0, "ce"), (1, 2, 3.0, "ce"),
+                                       (1, 2, 3, "kd"), (1, 2, 3, "no such loss")])  # fmt: skip
+def test_wrong_sizes_and_losses(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match=r"must be an integer|no place|no loss"):
+        plan(*arguments)
+
+
+@pytest.mark.parametrize("arguments", [{"path": "row"}, {"path": "rows"}, {"path": "rows", "rows": 0},
+                                       {"path": "dense", "rows": 3}, {"path": "classes", "rows": 3}])  # fmt: skip
+def test_a_plan_that_is_none(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"path|rows|classes"):
+        Plan(why="test", **arguments)
+
+
+class _Widths(losses.Loss):
+    """Cross-entropy that writes down the shape of the logits it is given."""
+
+    function = staticmethod(losses.cross_entropy)
+
+    def forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
+        self.__dict__.setdefault("seen", []).append(tuple(inputs[0].shape))
+        return super().forward(*inputs, **named)
+
+
+def test_the_plan_is_followed() -> None:
+    H, W, y = torch.randn(10, 3), torch.randn(6, 3), torch.zeros(10, dtype=torch.long)
+    for given, shapes in (
+        (Plan("rows", "test", rows=4), [(4, 6), (4, 6), (2, 6)]),
+        (Plan("dense", "test"), [(10, 6)]),
+        (None, [(10, 6)]),
+    ):
+        module = _Widths()
+        linear_loss(H, W, y, module, plan=given)
+        assert module.seen == shapes
