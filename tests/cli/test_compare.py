@@ -152,3 +152,22 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on() -> None:
     statuses = [RunFolder(path.parent).status for path in Path("runs").glob("*/trial.json")]
     assert statuses
     assert set(statuses) == {"interrupted"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_ctrl_c_leaves_workers_that_still_import_to_the_parent() -> None:
+    command = [sys.executable, "-c", "from lastlayer.cli import main; main()"]
+    arguments = ["compare", "--losses", "ce,sln", "--seeds", "1", "--epochs", "400", "--workers", "2"]
+    process = subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    until = time.monotonic() + 60
+    while len(started := children.read_text().split()) < 3 and time.monotonic() < until:  # workers and Python's tracker
+        time.sleep(0.01)
+    for child in started:
+        os.kill(int(child), signal.SIGINT)
+    while not list(Path("runs").glob("*/checkpoint-*")) and time.monotonic() < until:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said

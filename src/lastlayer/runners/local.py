@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
@@ -94,7 +95,8 @@ def _in_processes(trials: Sequence[Trial], plan: Plan, pending: deque[int]) -> I
     def hire() -> None:
         ours, theirs = context.Pipe()
         process = context.Process(target=_work, args=(theirs, plan, max(1, cores // count)), daemon=True)
-        process.start()
+        with _deaf_to_interrupts():
+            process.start()
         theirs.close()
         give(ours, process)
 
@@ -126,6 +128,19 @@ def _in_processes(trials: Sequence[Trial], plan: Plan, pending: deque[int]) -> I
             process.terminate()
         for process, _ in workers.values():
             process.join()
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """A process started in here ignores Ctrl-C while it still imports: it would die with a traceback of its own."""
+    if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _work(connection: Connection, plan: Plan, threads: int) -> None:
