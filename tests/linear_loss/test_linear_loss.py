@@ -310,6 +310,7 @@ def test_learnable_numbers_of_the_loss(plan: Plan) -> None:
     for module in (
         losses.CrossEntropyLoss(temperature=torch.nn.Parameter(torch.tensor(0.7, dtype=torch.float64))),
         losses.SoftLogitNormLoss(tau=torch.nn.Parameter(torch.tensor(0.7, dtype=torch.float64))),
+        losses.SoftLogitNormLoss(gamma=torch.nn.Parameter(torch.tensor(0.6, dtype=torch.float64))),
         losses.SelfNormLoss(alpha=torch.nn.Parameter(torch.tensor(0.7, dtype=torch.float64)), reduction="none"),
     ):
         (number,) = module.parameters()
@@ -367,6 +368,42 @@ def test_float16_keeps_small_gradients_under_a_loss_scale() -> None:
         h = features.detach().double().requires_grad_()
         wanted = torch.autograd.grad(F.cross_entropy(h @ weight.double().T, labels), h)[0] * 1024
         torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["ce", "ls", "bce", "self-norm", "batch-ce"])
+def test_confident_samples_keep_their_digits(name: str) -> None:
+    """A true logit far above the others, the true class in any tile: the loss is small and must not be rounding."""
+    parts = [
+        torch.eye(K, dtype=torch.float64).requires_grad_(),
+        (18 * torch.eye(K).double() - 9).requires_grad_(),
+        None,
+    ]
+    labels, module = torch.arange(K), make(name)
+    expected = dense(module, parts, labels)
+    single = [None if p is None else p.detach().float().requires_grad_() for p in parts]
+    for plan in (rows(3), classes(2)):
+        found = linear_loss(single[0], single[1], labels, module, plan=plan)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=5e-7)
+        for a, b in zip(gradients(found, single), gradients(expected, parts), strict=True):
+            torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=2e-6)  # p - 1 holds 6e-8, times the weight
+
+
+@pytest.mark.parametrize("name", ["ce", "ls", "batch-ce"])
+def test_a_part_common_to_all_logits_costs_no_digits(name: str) -> None:
+    parts, labels, module = layer(dtype=torch.float32), target("index"), make(name)
+    with torch.no_grad():
+        parts[2] += 1000.0
+    expected = dense(module, [p.detach().double() for p in parts], labels)
+    for plan in (rows(3), classes(2)):
+        found = linear_loss(*parts[:2], labels, module, parts[2], plan=plan)
+        torch.testing.assert_close(found.double(), expected, rtol=3e-5, atol=1e-4)  # the logits hold 6e-5 themselves
+
+
+def test_a_pair_may_be_a_list() -> None:
+    parts, labels = layer(), target("pairs")
+    for plan in (WHOLE, rows(3), classes(2)):
+        found = linear_loss(*parts[:2], list(labels), "ce", plan=plan)
+        torch.testing.assert_close(found, dense(make("ce"), [*parts[:2], None], labels))
 
 
 def test_autocast_multiplies_in_the_lower_precision() -> None:

@@ -6,6 +6,7 @@ by the target. Those are computed tile by tile, with a gradient; the loss itself
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,26 +23,69 @@ from lastlayer.losses._classes import softplus
 
 @dataclass(frozen=True)
 class Tiles:
-    """How the classes are cut, and what the target says of a tile."""
+    """How the classes are cut, and the target's numbers q_k = t_k w_k, with t smoothed, on a tile.
+
+    Labels are gathered and scattered: nothing of the size of a tile is made of them.
+    """
 
     batch: Batch
     size: int
+    K: int
     smoothing: float = 0.0
-    weighted: bool = True  # whether class weights enter the target's numbers
     offset: Tensor | None = None  # (K,), added to the scores
-
-    def target(self, low: int, high: int, K: int, like: Tensor) -> Tensor:
-        """t_k w_k of some classes, (N, high - low)."""
-        t = self.batch.tile(low, high, self.smoothing, K, like)
-        if self.weighted and self.batch.class_weight is not None:
-            t = t * self.batch.class_weight[low:high]
-        return t
 
     def scores(self, layer: Layer, factor: Tensor | None, low: int, high: int) -> tuple[Tensor, Tensor]:
         """Logits of some classes, and the scores made from them."""
         z = logits_of(layer.features, layer.weight[low:high], None if layer.bias is None else layer.bias[low:high])
         s = z if factor is None else z * factor.unsqueeze(1)
         return z, s if self.offset is None else s + self.offset[low:high]
+
+    def mass(self, N: int, dtype: torch.dtype) -> Tensor:
+        """sum_k q_k of each sample, (N,)."""
+        weight = self.batch.class_weight
+        total: Tensor | int = self.K if weight is None else weight.sum()
+        if self.batch.probabilities is not None:
+            mass = self.batch.probabilities.new_zeros(N, dtype=dtype)
+            for low, high in chunks(self.K, self.size):
+                t = self.batch.probabilities_of(low, high, dtype)
+                mass += t.sum(1) if weight is None else t @ weight[low:high]
+            return (1 - self.smoothing) * mass + self.smoothing / self.K * total
+        parts = []
+        for labels in self.batch.labels:
+            own = 1.0 if weight is None else weight[labels.index.squeeze(1)]
+            smoothed = (1 - self.smoothing) * own + self.smoothing / self.K * total
+            parts.append(labels.valid.to(dtype) * labels.share * smoothed)
+        return sum(parts[1:], parts[0])
+
+    def dot(self, s: Tensor, shift: Tensor, low: int, high: int) -> Tensor:
+        """sum_k q_k (s_k - shift) over a tile, with one shift a sample, (N,)."""
+        weight = None if self.batch.class_weight is None else self.batch.class_weight[low:high]
+        if self.batch.probabilities is not None:
+            q = (1 - self.smoothing) * self.batch.probabilities_of(low, high, s.dtype) + self.smoothing / self.K
+            terms = q * (s - shift.unsqueeze(1))
+            return terms.sum(1) if weight is None else terms @ weight
+        found = torch.zeros_like(shift)
+        for index, share in self.batch.entries(low, high, self.K, s.dtype):
+            own = share * (s.gather(1, index) - shift.unsqueeze(1))
+            found = found + (1 - self.smoothing) * (own if weight is None else own * weight[index]).squeeze(1)
+        if self.smoothing:
+            evenly = (s - shift.unsqueeze(1)).sum(1) if weight is None else (s - shift.unsqueeze(1)) @ weight
+            found = found + self.smoothing / self.K * self.batch.mass(s.dtype) * evenly
+        return found
+
+    def add(self, ds: Tensor, coefficient: Tensor, low: int, high: int) -> None:
+        """ds += coefficient q over a tile, with one coefficient a sample, (N,)."""
+        weight = None if self.batch.class_weight is None else self.batch.class_weight[low:high]
+        if self.batch.probabilities is not None:
+            q = (1 - self.smoothing) * self.batch.probabilities_of(low, high, ds.dtype) + self.smoothing / self.K
+            ds += coefficient.unsqueeze(1) * (q if weight is None else q * weight)
+            return
+        for index, share in self.batch.entries(low, high, self.K, ds.dtype):
+            own = share if weight is None else share * weight[index]
+            ds.scatter_add_(1, index, (1 - self.smoothing) * own * coefficient.unsqueeze(1))
+        if self.smoothing:
+            evenly = self.smoothing / self.K * (self.batch.mass(ds.dtype) * coefficient).unsqueeze(1)
+            ds += evenly if weight is None else evenly * weight
 
 
 @dataclass(frozen=True)
@@ -59,24 +103,22 @@ class _Statistics(torch.autograd.Function):
     def forward(
         ctx: Any, tiles: Tiles, features: Tensor, weight: Tensor, bias: Tensor | None, factor: Tensor | None
     ) -> tuple[Tensor, ...]:
-        layer, K = Layer(features, weight, bias), weight.shape[0]
+        layer = Layer(features, weight, bias)
         largest: Tensor | None = None
-        for low, high in chunks(K, tiles.size):
+        for low, high in chunks(tiles.K, tiles.size):
             _, s = tiles.scores(layer, factor, low, high)
-            q = tiles.target(low, high, K, s)
             top = s.amax(1)
             if largest is None:
-                largest = top
-                total, dot, mass = (torch.zeros_like(top) for _ in range(3))
-            else:
-                before, largest = largest, torch.maximum(largest, top)
-                total = total * (before - largest).exp()
-                dot = dot + mass * (before - largest)
-            s = s - largest.unsqueeze(1)
-            dot = dot + (q * s).sum(1)
-            mass = mass + q.sum(1)
-            total = total + s.exp_().sum(1)
+                # The target's sum is taken against the first tile's largest score: against 0, a large part common to
+                # all scores would take its digits.
+                first = largest = top
+                total, dot = torch.zeros_like(top), torch.zeros_like(top)
+            before, largest = largest, torch.maximum(largest, top)
+            dot += tiles.dot(s, first, low, high)
+            total = total * (before - largest).exp() + s.sub_(largest.unsqueeze(1)).exp_().sum(1)
         assert largest is not None  # K >= 1
+        mass = tiles.mass(features.shape[0], dot.dtype)
+        dot += mass * (first - largest)
         log_sum = total.log()
         ctx.tiles = tiles
         ctx.save_for_backward(features, weight, bias, factor, log_sum, largest)
@@ -87,15 +129,15 @@ class _Statistics(torch.autograd.Function):
     def backward(ctx: Any, d_log_sum: Tensor, d_dot: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
         features, weight, bias, factor, log_sum, largest = ctx.saved_tensors
-        needs, tiles, K = ctx.needs_input_grad, ctx.tiles, weight.shape[0]
+        needs, tiles = ctx.needs_input_grad, ctx.tiles
         layer = Layer(features, weight, bias, needs[1], needs[2], needs[3])
         with in_full_precision(features):
             gradients = Gradients.zeros(layer, sum_features=True)
             d_factor = torch.zeros_like(factor) if needs[4] else None
-            for low, high in chunks(K, tiles.size):
+            for low, high in chunks(tiles.K, tiles.size):
                 z, s = tiles.scores(layer, factor, low, high)
                 ds = (s - (largest + log_sum).unsqueeze(1)).exp_() * d_log_sum.unsqueeze(1)
-                ds += tiles.target(low, high, K, s) * d_dot.unsqueeze(1)
+                tiles.add(ds, d_dot, low, high)
                 if d_factor is not None:
                     d_factor += (ds * z).sum(1)
                 dz = ds if factor is None else ds * factor.unsqueeze(1)
@@ -150,26 +192,44 @@ class BinaryCrossEntropy:
     def __init__(self, tiles: Tiles, pos_weight: Tensor | None) -> None:
         self.tiles, self.pos_weight = tiles, pos_weight
 
-    def _parts(self, layer: Layer, low: int, high: int) -> tuple[Tensor, Tensor, Tensor]:
-        z, _ = self.tiles.scores(layer, None, low, high)
-        t = self.tiles.target(low, high, layer.weight.shape[0], z)
-        negative = self.tiles.batch.mass(z) - t
-        return z, t if self.pos_weight is None else t * self.pos_weight[low:high].to(z.dtype), negative
-
     def forward(self, layer: Layer) -> tuple[Tensor, None]:
         total = torch.zeros(layer.features.shape[0], dtype=wide(layer.weight.dtype), device=layer.weight.device)
-        for low, high in chunks(layer.weight.shape[0], self.tiles.size):
-            z, positive, negative = self._parts(layer, low, high)
-            total += (positive * softplus(-z) + negative * softplus(z)).sum(1)
+        for low, high in chunks(self.tiles.K, self.tiles.size):
+            z, _ = self.tiles.scores(layer, None, low, high)
+            total += self._combine(low, high, softplus(z), lambda at: softplus(-at), z).sum(1)
         return total, None
 
     def backward(self, layer: Layer, kept: None, upstream: Tensor) -> Gradients:
         gradients = Gradients.zeros(layer, sum_features=True)
-        for low, high in chunks(layer.weight.shape[0], self.tiles.size):
-            z, positive, negative = self._parts(layer, low, high)
-            dz = (negative * torch.sigmoid(z) - positive * torch.sigmoid(-z)) * upstream.unsqueeze(1)
-            gradients.add_classes(layer, low, high, dz)
+        for low, high in chunks(self.tiles.K, self.tiles.size):
+            z, _ = self.tiles.scores(layer, None, low, high)
+            slope = self._combine(low, high, torch.sigmoid(z), lambda at: -torch.sigmoid(-at), z)
+            gradients.add_classes(layer, low, high, slope.mul_(upstream.unsqueeze(1)))
         return gradients
+
+    def _combine(
+        self, low: int, high: int, negative: Tensor, positive: Callable[[Tensor], Tensor], z: Tensor
+    ) -> Tensor:
+        """a_j t_j positive(z_j) + (1 - t_j) negative_j over a tile, (N, high - low); overwrites the negative part."""
+        batch, smoothing, K = self.tiles.batch, self.tiles.smoothing, self.tiles.K
+        factor = None if self.pos_weight is None else self.pos_weight[low:high].to(z.dtype)
+        if batch.probabilities is not None:
+            t = (1 - smoothing) * batch.probabilities_of(low, high, z.dtype) + smoothing / K
+            return t * (positive(z) if factor is None else factor * positive(z)) + (1 - t) * negative
+        mass = batch.mass(z.dtype).unsqueeze(1)
+        own = [
+            (index, (1 - smoothing) * share, negative.gather(1, index), positive(z.gather(1, index)))
+            for index, share in batch.entries(low, high, K, z.dtype)
+        ]
+        terms = negative.mul_((1 - smoothing / K) * mass)
+        if smoothing:
+            terms += smoothing / K * mass * (positive(z) if factor is None else factor * positive(z))
+        # One after the other: the false term goes out exactly before the true one, which may be far smaller, comes in.
+        for index, share, false, _ in own:
+            terms.scatter_add_(1, index, -share * false)
+        for index, share, _, true in own:
+            terms.scatter_add_(1, index, share * (true if factor is None else true * factor[index]))
+        return terms
 
 
 class SquaredNorms:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,26 +54,30 @@ class Batch:
             return 1.0
         return torch.where(self.counted, 1 / self.divisor, 0.0)
 
-    def mass(self, like: Tensor) -> Tensor | float:
-        """How much of each sample's target counts, (N, 1): 1 but for ignored labels."""
-        if self.probabilities is not None:
-            return 1.0
-        shares = [(labels.valid.to(like.dtype) * labels.share).unsqueeze(1) for labels in self.labels]
+    def mass(self, dtype: torch.dtype) -> Tensor:
+        """How much of each sample's labels counts, (N,): 1 but for ignored ones."""
+        shares = [labels.valid.to(dtype) * labels.share for labels in self.labels]
         return sum(shares[1:], shares[0])
 
-    def tile(self, low: int, high: int, smoothing: float, K: int, like: Tensor) -> Tensor:
-        """The target t of some classes as numbers, (N, high - low), smoothed; ignored labels hold nothing."""
-        if self.probabilities is not None:
-            return (1 - smoothing) * self.probabilities[:, low:high].to(like.dtype) + smoothing / K
-        t = torch.zeros_like(like)
+    def entries(self, low: int, high: int, K: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each label of a sample, its place in the tile and its share, (N, 1) each; share 0 where not in the tile.
+
+        A label that is no class is left out of range at the ends, so that the device says so.
+        """
         for labels in self.labels:
-            share = (labels.valid.to(like.dtype) * labels.share).unsqueeze(1)  # (N, 1)
-            inside = (labels.index >= low) & (labels.index < high)
-            index = (labels.index - low).clamp(0, high - low - 1)
-            t.scatter_add_(1, index, (1 - smoothing) * share * inside)
-            if smoothing:
-                t += smoothing / K * share
-        return t
+            index, share = labels.index - low, (labels.valid.to(dtype) * labels.share).unsqueeze(1)
+            if low > 0:
+                share = share * (index >= 0)
+                index = index.clamp(min=0)
+            if high < K:
+                share = share * (labels.index < high)
+                index = index.clamp(max=high - low - 1)
+            yield index, share
+
+    def probabilities_of(self, low: int, high: int, dtype: torch.dtype) -> Tensor:
+        """The class probabilities of a tile, (N, high - low)."""
+        assert self.probabilities is not None
+        return self.probabilities[:, low:high].to(dtype)
 
 
 def read_batch(loss: Loss, target: Target, N: int, K: int, features: Tensor, dtype: torch.dtype) -> Batch:

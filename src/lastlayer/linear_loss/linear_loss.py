@@ -20,7 +20,7 @@ from lastlayer.losses import LargeMarginLoss, Loss, Target
 from lastlayer.losses._ranks import Group
 from lastlayer.losses._target import read_class_vector
 
-LEARNABLE_BY_CLASSES = {"temperature", "tau", "alpha"}  # the rest of the loss is ordinary code there
+LEARNABLE_BY_CLASSES = {"temperature", "tau", "gamma", "alpha"}  # the rest of the loss is ordinary code there
 
 
 def linear_loss(
@@ -99,6 +99,8 @@ def linear_loss(
     features, weight, bias = _layer(features, weight, bias, normalized, scale)
     if bias is not None and isinstance(module, LargeMarginLoss):
         raise ValueError("large-margin has no bias: its margin is an angle between feature and weight; give bias=None")
+    if isinstance(target, list):  # what a DataLoader makes of a pair
+        target = tuple(target)  # type: ignore[unreachable]
     (N, d), K = features.shape, weight.shape[0]
     if module.num_classes is not None and module.num_classes != K:
         raise ValueError(f"{type(module).__name__} was made for num_classes={module.num_classes}, weight has {K} rows")
@@ -203,22 +205,28 @@ def _by_classes(
     _refuse_gradients(module, batch, "classes", LEARNABLE_BY_CLASSES - ({"tau"} if name == "logit-adjusted" else set()))
     _check_numbers(module, features, weight)
     options: dict[str, Any] = module.hyperparameters()
-    N, K = features.shape[0], weight.shape[0]
-    tiles = _classes.Tiles(batch, size, options.get("label_smoothing", 0.0))
+    N, K, dtype = features.shape[0], weight.shape[0], wide(features.dtype)
+    tiles = _classes.Tiles(batch, size, K, options.get("label_smoothing", 0.0))
     layer = (features, weight, bias)
     if name == "mse":
         return batch.reduce_counted(_classes.squared_error(batch, size, *layer, options["kappa"], options["beta"]))
     if name == "bce":
-        return batch.reduce_counted(_binary(tiles, options["pos_weight"], *layer))
+        pos_weight = options["pos_weight"]
+        if pos_weight is not None:
+            pos_weight = read_class_vector(pos_weight, "pos_weight", features.new_empty(0, K, dtype=dtype))
+        per_sample = fused(_classes.BinaryCrossEntropy(tiles, pos_weight), *layer)
+        if batch.class_weight is not None:
+            per_sample = per_sample * tiles.mass(N, dtype)
+        return batch.reduce_counted(per_sample)
     factor = None
     if name in ("sln", "ln"):
         norms2 = fused(_classes.SquaredNorms(size), *layer)
         factor = _classes.soft_factor(norms2, options.get("gamma", 1.0), options["tau"], K)
     elif name in ("ce", "ls") and (isinstance(options["temperature"], Tensor) or options["temperature"] != 1.0):
-        factor = torch.ones(N, dtype=wide(features.dtype), device=features.device) / options["temperature"]
+        factor = torch.ones(N, dtype=dtype, device=features.device) / options["temperature"]
     elif name == "logit-adjusted":
-        counts = read_class_vector(options["counts"], "counts", features.new_empty(0, K, dtype=wide(features.dtype)))
-        tiles = _classes.Tiles(batch, size, offset=options["tau"] * (counts / counts.sum()).log())
+        counts = read_class_vector(options["counts"], "counts", features.new_empty(0, K, dtype=dtype))
+        tiles = _classes.Tiles(batch, size, K, offset=options["tau"] * (counts / counts.sum()).log())
     elif name == "batch-ce" and N == 0:
         return fused(BatchCrossEntropy(batch, 1), *layer)
     found = _classes.statistics(tiles, *layer, factor)
@@ -227,21 +235,3 @@ def _by_classes(
     if name == "self-norm":
         return batch.reduce_counted(_classes.self_norm(found, options["alpha"]))
     return batch.reduce_counted(_classes.cross_entropy(found))
-
-
-def _binary(
-    tiles: _classes.Tiles, pos_weight: Tensor | None, features: Tensor, weight: Tensor, bias: Tensor | None
-) -> Tensor:
-    """Binary cross-entropy of each sample, times the weight of its row: sum_k t_k w_k."""
-    K = weight.shape[0]
-    plain = _classes.Tiles(tiles.batch, tiles.size, tiles.smoothing, weighted=False)
-    if pos_weight is not None:
-        pos_weight = read_class_vector(pos_weight, "pos_weight", features.new_empty(0, K))
-    per_sample = fused(_classes.BinaryCrossEntropy(plain, pos_weight), features, weight, bias)
-    if tiles.batch.class_weight is None:
-        return per_sample
-    row_weight = torch.zeros_like(per_sample)
-    for low in range(0, K, tiles.size):
-        high = min(low + tiles.size, K)
-        row_weight = row_weight + tiles.target(low, high, K, per_sample.new_empty(len(features), high - low)).sum(1)
-    return per_sample * row_weight

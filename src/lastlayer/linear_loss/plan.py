@@ -10,7 +10,8 @@ from lastlayer.losses import Loss, create, entry
 Path = Literal["dense", "rows", "classes"]
 
 SMALL = 2**24  # logits up to which the whole matrix is cheaper than any way around it: 64 MiB in float32
-CHUNK = 2**26  # logits of a chunk of rows: with what a loss keeps for its gradient, about 1 GiB
+CHUNK = 2**26  # most logits of a chunk of rows: with what a loss keeps for its gradient, about 1 GiB
+ENOUGH_ROWS = 2048  # samples of a chunk from which more would gain nothing
 TILE = 2**24  # logits of a tile of classes, which touches each row of the weight once however small it is
 FEWEST_ROWS = 512  # below, adding to the whole weight gradient once a chunk costs more than computing logits twice
 
@@ -50,7 +51,7 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
     """Choose how to compute a loss on a linear layer: all logits at once, chunks of rows, or tiles of classes.
 
         dense     N K <= 2^24
-        rows      a chunk of 2^26 / K >= 512 samples
+        rows      chunks of 2048 samples, or of as many as have 2^24 logits, or of 2^26 / K >= 512 where that is less
         classes   otherwise, and for `mse`, whose sum of squares needs no logits at all
 
     A loss that has no form by class tiles takes rows whatever their number; `why` says so.
@@ -80,7 +81,7 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
         raise ValueError(f"linear_loss has no place for {NEVER[name]}: call {name!r} on the logits instead")
     if N * K <= SMALL:
         return Plan("dense", f"{N * K} logits are few")
-    rows = max(1, CHUNK // K)
+    rows = max(1, min(CHUNK // K, max(ENOUGH_ROWS, SMALL // K)))
     classes = min(K, max(1, TILE // max(N, 1)))
     tiled = name in BY_CLASSES and not (name == "mse" and probabilities)
     if name == "mse" and tiled:

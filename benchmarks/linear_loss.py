@@ -1,0 +1,290 @@
+"""linear_loss against the loss on the whole logits: time and peak memory of forward and backward, as ratios.
+
+    python benchmarks/linear_loss.py [--quick] [--only sln,bce] [--device cpu] [--dtype bfloat16] [--path rows]
+                                     [--compiled] [--json FILE]
+
+Ours and its peers are timed in turn, in the same run, on the same inputs; a time is the median over many turns after
+warm-up, of CUDA events on a GPU and of the process on a CPU. Memory is the peak above the inputs, the gradients
+included: what torch's allocator counts on a GPU, the running sum of what its profiler sees on a CPU.
+
+Peers, on the logits F.linear(features, weight):
+    eager      the same loss of the library, every logit held at once
+    compiled   the same under torch.compile; with --compiled
+    torch      torch.nn.functional.linear_cross_entropy, where this torch has it; for ce
+A ratio below 1 says that linear_loss takes less. `floor` is our time over that of three products of size N d K, which
+no loss with a full gradient can do without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would print two lines a measurement
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from lastlayer import losses
+from lastlayer.linear_loss import Plan, linear_loss, plan
+from lastlayer.linear_loss.plan import BY_CLASSES
+
+Shape = tuple[int, int, int]  # N, d, K
+SHAPES: dict[str, list[Shape]] = {
+    "cpu": [(8192, 64, 8192), (64, 128, 300_000)],
+    "cuda": [(8192, 512, 1000), (8192, 2048, 32768), (8192, 4096, 131072), (256, 512, 1_000_000)],
+}
+QUICK_SHAPES: dict[str, list[Shape]] = {"cpu": [(512, 32, 1000), (32, 32, 20000)], "cuda": [(4096, 512, 8192)]}
+NAMES = [name for name in losses.available() if name not in ("kd", "fn-kd")]
+
+Step = Callable[[], None]
+
+
+@dataclass
+class Row:
+    """One loss at one shape, beside one peer."""
+
+    loss: str
+    device: str
+    dtype: str
+    n: int
+    d: int
+    k: int
+    path: str
+    peer: str
+    milliseconds: float
+    peer_milliseconds: float
+    time_ratio: float
+    floor_ratio: float
+    mebibytes: float
+    peer_mebibytes: float
+    memory_ratio: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small shapes, few repetitions; every path is exercised")
+    parser.add_argument("--only", help="names of losses, separated by commas")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="default: cuda where there is one, else cpu")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: bfloat16 on a GPU, float32 on a CPU")
+    parser.add_argument("--path", choices=["rows", "classes"], help="this path rather than the plan's")
+    parser.add_argument("--shape", help="N,d,K instead of the list")
+    parser.add_argument("--compiled", action="store_true", help="also the peer under torch.compile")
+    parser.add_argument("--seconds", type=float, help="how long to time each pair")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads; more than 1 wants an idle machine")
+    parser.add_argument("--json", metavar="FILE", help="write the rows and the machine there")
+    options = parser.parse_args()
+
+    torch.set_num_threads(options.threads)
+    options.device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    options.dtype = options.dtype or ("bfloat16" if options.device == "cuda" else "float32")
+    options.seconds = options.seconds or (0.1 if options.quick else 2.0)
+    names = options.only.split(",") if options.only else NAMES
+    console = Console(width=150)
+    console.print(describe_machine())
+    rows: list[Row] = []
+    shapes = (QUICK_SHAPES if options.quick else SHAPES)[options.device]
+    if options.shape:
+        n, d, k = (int(size) for size in options.shape.split(","))
+        shapes = [(n, d, k)]
+    for shape in shapes:
+        found = list(measure(names, shape, options))
+        rows += found
+        console.print(
+            as_table(found, f"{options.device}, {options.dtype}, N = {shape[0]}, d = {shape[1]}, K = {shape[2]}")
+        )
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"machine": describe_machine(), "rows": [asdict(row) for row in rows]}, file, indent=1)
+
+
+def measure(names: list[str], shape: Shape, options: argparse.Namespace) -> Iterator[Row]:
+    n, d, k = shape
+    device, dtype = options.device, getattr(torch, options.dtype)
+    generator = torch.Generator(device).manual_seed(0)
+    features = torch.randn(n, d, generator=generator, device=device).to(dtype)
+    weight = (torch.randn(k, d, generator=generator, device=device) / d**0.5).to(dtype)
+    target = torch.randint(k, (n,), generator=generator, device=device)
+    floor = seconds_of_products(features, weight, device, options.seconds)
+    for name in names:
+        more = {"counts": torch.arange(1, k + 1, device=device)} if name == "logit-adjusted" else {}
+        module = losses.create(name, k, **more).to(device)
+        normalized = name == "arc-margin"  # which takes cosines
+        chosen = plan_to_measure(options.path, shape, name, options.quick)
+        if chosen is None:
+            continue
+        leaves = [features.clone().requires_grad_(), weight.clone().requires_grad_()]
+
+        def ours(
+            h: Tensor, w: Tensor, module: losses.Loss = module, chosen: Plan = chosen, normalized: bool = normalized
+        ) -> Tensor:
+            return linear_loss(h, w, target, module, normalized=normalized, plan=chosen)
+
+        def eager(h: Tensor, w: Tensor, module: losses.Loss = module, normalized: bool = normalized) -> Tensor:
+            return linear_loss(h, w, target, module, normalized=normalized, plan=Plan("dense", "peer"))
+
+        peers: dict[str, Callable[..., Tensor]] = {"eager": eager}
+        if options.compiled:
+            torch.compiler.reset()
+            peers["compiled"] = torch.compile(eager, dynamic=False)
+        if name == "ce" and hasattr(F, "linear_cross_entropy"):
+            peers["torch"] = lambda h, w: F.linear_cross_entropy(h, w, target)
+        step = training_step(ours, leaves)
+        bytes_ = attempt(lambda step=step: peak_memory(step, device))
+        for peer, function in peers.items():
+            peer_step = training_step(function, leaves)
+            peer_bytes = attempt(lambda peer_step=peer_step: peak_memory(peer_step, device))
+            # A peer that does not fit is no reason to know nothing of ours.
+            other = peer_step if peer_bytes == peer_bytes else (lambda: None)
+            mine, theirs = time_in_turn(step, other, device, options.seconds)
+            theirs = theirs if peer_bytes == peer_bytes else float("nan")
+            yield Row(
+                name,
+                device,
+                options.dtype,
+                *shape,
+                chosen.path,
+                peer,
+                1e3 * mine,
+                1e3 * theirs,
+                mine / theirs,
+                mine / floor,
+                bytes_ / 2**20,
+                peer_bytes / 2**20,
+                bytes_ / peer_bytes,
+            )
+
+
+def plan_to_measure(path: str | None, shape: Shape, name: str, quick: bool) -> Plan | None:
+    """The library's own plan, or a path asked for; None where the loss has no such path.
+
+    A quick run, whose shapes the library would compute whole, takes the path of the same proportions.
+    """
+    n, _, k = shape
+    if path is None and not quick:
+        return plan(*shape, name)
+    if path == "classes" and name not in BY_CLASSES:
+        return None
+    if path == "classes" or (path is None and (name == "mse" or (n < 100 and name in BY_CLASSES))):
+        return Plan("classes", "asked for", classes=max(1, min(2**24 // n, k // 4)))
+    return Plan("rows", "asked for", rows=max(1, min(2**26 // k, n // 4)))
+
+
+def attempt(measurement: Callable[[], int]) -> float:
+    """A measurement, or NaN where the memory does not suffice."""
+    try:
+        return measurement()
+    except (torch.OutOfMemoryError, MemoryError):
+        torch.cuda.empty_cache()
+        return float("nan")
+
+
+def training_step(loss: Callable[..., Tensor], leaves: list[Tensor]) -> Step:
+    def step() -> None:
+        torch.autograd.grad(loss(*leaves), leaves)
+
+    return step
+
+
+def seconds_of_products(features: Tensor, weight: Tensor, device: str, budget: float) -> float:
+    """What the three products alone take: logits, and from their gradient that of features and of weight.
+
+    In blocks of rows, so that the floor needs no N x K matrix either.
+    """
+    rows = min(features.shape[0], max(256, 2**27 // weight.shape[0]))
+    block = features[:rows]
+    logits = block @ weight.T
+
+    def step() -> None:
+        torch.mm(block, weight.T, out=logits)
+        torch.mm(logits, weight)
+        torch.mm(logits.T, block)
+
+    return time_in_turn(step, lambda: None, device, budget)[0] * features.shape[0] / rows
+
+
+def time_in_turn(step: Step, peer: Step, device: str, budget: float) -> tuple[float, float]:
+    """Median seconds of each; in turn, so that a machine that slows down slows both."""
+    timed = cuda_seconds if device == "cuda" else cpu_seconds
+    step()
+    peer()
+    mine: list[float] = []
+    theirs: list[float] = []
+    start = time.perf_counter()
+    while len(mine) < 3 or (time.perf_counter() - start < budget and len(mine) < 200):
+        mine.append(timed(step))
+        theirs.append(timed(peer))
+    return statistics.median(mine), statistics.median(theirs)
+
+
+def cpu_seconds(step: Step) -> float:
+    start = time.process_time()  # seconds of work, which other programs on the machine do not change
+    step()
+    return time.process_time() - start
+
+
+def cuda_seconds(step: Step) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    step()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / 1e3
+
+
+def peak_memory(step: Step, device: str) -> int:
+    """Most bytes held at once during a step, beyond what was held before it."""
+    step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step()
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+def describe_machine() -> str:
+    parts = [f"torch {torch.__version__}", f"python {platform.python_version()}", f"{torch.get_num_threads()} threads"]
+    if torch.cuda.is_available():
+        parts.append(torch.cuda.get_device_name())
+    try:
+        with open("/proc/cpuinfo") as file:
+            parts += [line.split(":")[1].strip() for line in file if line.startswith("model name")][:1]
+    except OSError:
+        parts.append(platform.processor())
+    return ", ".join(parts)
+
+
+def as_table(rows: list[Row], title: str) -> Table:
+    table = Table(title=title)
+    for heading in ("loss", "path", "peer", "ms", "peer ms", "time ratio", "floor", "MiB", "peer MiB", "memory ratio"):
+        table.add_column(heading, justify="left" if heading in ("loss", "path", "peer") else "right")
+    for row in rows:
+        numbers: list[Any] = [row.milliseconds, row.peer_milliseconds, row.time_ratio, row.floor_ratio]
+        numbers += [row.mebibytes, row.peer_mebibytes, row.memory_ratio]
+        table.add_row(row.loss, row.path, row.peer, *(f"{number:.2f}" for number in numbers))
+    return table
+
+
+if __name__ == "__main__":
+    main()
