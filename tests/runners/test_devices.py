@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lastlayer.runners import Plan, run_trials
 from lastlayer.runs import RunFolder
-from lastlayer.training import DataChoice, LossChoice, ModelChoice, Schedule, Trial
+from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
 from lastlayer.training.loop import finish_fit, fit
 from lastlayer.training.ranks import Ranks
 
@@ -68,6 +68,13 @@ def test_a_cut_trial_goes_on_with_another_number_of_ranks(tmp_path: Path) -> Non
     for name, tensor in cut.tensors("weights").items():
         torch.testing.assert_close(tensor, whole[name], rtol=1e-4, atol=1e-6)
     assert [line["epoch"] for line in cut.metrics()] == [0, 1, 2, 3]
+
+
+def test_a_diverging_trial_ends_on_all_ranks(tmp_path: Path) -> None:
+    trial = dataclasses.replace(TRIAL, loss=LossChoice("mse"), optimiser=Optimiser(lr=1e6, weight_decay=0.0)).resolved()
+    (end,) = (e for e in run_trials([trial], Plan(tmp_path, "cpu", devices=2)) if e.kind in ("done", "failed"))
+    assert end.kind == "failed"
+    assert "not finite at step" in end.message
 
 
 def test_a_batch_that_does_not_divide_is_refused_and_written_down(tmp_path: Path) -> None:

@@ -178,7 +178,8 @@ class Training:
         for step in range(self.epoch * self.steps_per_epoch, (self.epoch + 1) * self.steps_per_epoch):
             with self._own_dropout():
                 self.run_step()
-            if self.device.type == "cpu" and not math.isfinite(self.total.item()):
+            # at once where looking costs nothing; a rank that left alone would keep the others waiting
+            if self.device.type == "cpu" and self.ranks is None and not math.isfinite(self.total.item()):
                 self.first_bad.fill_(step)
                 break
             yield self._progress(step + 1)
@@ -221,7 +222,7 @@ class Training:
         with torch.no_grad():
             self.total += loss.detach()
             self.correct += hits
-            if self.device.type != "cpu":
+            if self.device.type != "cpu" or self.ranks is not None:
                 worst = torch.where(loss.isfinite(), self.first_bad, self.first_bad.minimum(self.cursor))
                 self.first_bad.copy_(worst)
             self.cursor += 1
