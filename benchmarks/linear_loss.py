@@ -37,7 +37,7 @@ from torch import Tensor
 
 from lastlayer import losses
 from lastlayer.linear_loss import Plan, linear_loss, plan
-from lastlayer.linear_loss.plan import BY_CLASSES
+from lastlayer.linear_loss.plan import AGAINST_OTHERS, BY_CLASSES
 
 Shape = tuple[int, int, int]  # N, d, K
 SHAPES: dict[str, list[Shape]] = {
@@ -173,9 +173,9 @@ def plan_to_measure(path: str | None, shape: Shape, name: str, quick: bool) -> P
     n, _, k = shape
     if path is None and not quick:
         return plan(*shape, name)
-    if path == "classes" and name not in BY_CLASSES:
+    if path == "classes" and name not in BY_CLASSES | AGAINST_OTHERS:
         return None
-    if path == "classes" or (path is None and (name == "mse" or (n < 100 and name in BY_CLASSES))):
+    if path == "classes" or (path is None and (name == "mse" or (n < 100 and name in BY_CLASSES | AGAINST_OTHERS))):
         return Plan("classes", "asked for", classes=max(1, min(2**24 // n, k // 4)))
     return Plan("rows", "asked for", rows=max(1, min(2**26 // k, n // 4)))
 

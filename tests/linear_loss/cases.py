@@ -15,7 +15,8 @@ PER_SAMPLE = [
     "logit-adjusted", "large-margin",
 ]  # fmt: skip
 BATCH = ["batch-ce", "batch-max-margin"]
-BY_CLASSES = ["ce", "ls", "mse", "bce", "sln", "ln", "self-norm", "logit-adjusted"]
+LABELS_BY_CLASSES = ["mse", "focal", "soft-margin", "arc-margin", "large-margin"]  # not class probabilities
+BY_CLASSES = ["ce", "ls", "bce", "sln", "ln", "self-norm", "logit-adjusted", *LABELS_BY_CLASSES]
 
 
 def layer(n: int = N, d: int = D, k: int = K, seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Tensor]:

@@ -16,6 +16,7 @@ from lastlayer.linear_loss import Plan, linear_loss
 from tests.linear_loss.cases import (
     BATCH,
     BY_CLASSES,
+    LABELS_BY_CLASSES,
     PER_SAMPLE,
     D,
     K,
@@ -66,13 +67,17 @@ def test_row_chunks_equal_dense(name: str, kind: str) -> None:
 @pytest.mark.parametrize("name", BY_CLASSES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_class_tiles_equal_dense(name: str, kind: str) -> None:
-    if name == "mse" and kind == "probabilities":
-        pytest.skip("by rows alone")
+    if name in LABELS_BY_CLASSES and kind == "probabilities":
+        with pytest.raises(ValueError, match="'rows' takes it"):
+            linear_loss(*layer()[:2], target(kind), make(name), plan=classes(3))
+        return
     for reduction, weighted, ignore, biased in itertools.product(REDUCTIONS, *[(False, True)] * 3):
-        if ignore and kind == "probabilities":
+        if (ignore and kind == "probabilities") or (biased and name == "large-margin"):
             continue
         module, labels = make(name, **options(name, reduction, weighted)), target(kind, ignore=ignore)
         parts = layer()[: 3 if biased else 2] + [None] * (not biased)
+        if name == "arc-margin":  # cosines
+            parts = [p if p is None else (p.detach() / 8).requires_grad_() for p in parts]
         expected = dense(module, parts, labels)
         for size in (3, 1, K, 100):
             found = linear_loss(parts[0], parts[1], labels, module, parts[2], plan=classes(size))
@@ -167,7 +172,7 @@ def test_normalized_is_the_normalized_head(name: str, biased: bool) -> None:
     wanted = torch.autograd.grad(module(head(features), labels), [features, *head.parameters()])
     by_name = dict(zip(["features", *dict(head.named_parameters())], wanted, strict=True))
     for plan in (WHOLE, rows(4), classes(3)):
-        if plan.path == "classes" and name in ("max-margin", "focal"):
+        if plan.path == "classes" and name == "max-margin":
             continue
         value = linear_loss(
             features, weight, labels, module, bias if biased else None, normalized=True, scale=scale, plan=plan
@@ -262,8 +267,6 @@ def test_gradcheck(name: str) -> None:
     if name == "large-margin":
         parts = parts[:2]
     for plan in (rows(2), classes(3)):
-        if plan.path == "classes" and name in ("focal", "large-margin"):
-            continue
         module = make(name, 4) if name == "batch-ce" else make(name, 4, reduction="none")
         assert torch.autograd.gradcheck(
             lambda h, w, b=None, module=module, plan=plan: linear_loss(h, w, labels, module, b, plan=plan), parts
@@ -311,6 +314,7 @@ def test_learnable_numbers_of_the_loss(plan: Plan) -> None:
         losses.CrossEntropyLoss(temperature=torch.nn.Parameter(torch.tensor(0.7, dtype=torch.float64))),
         losses.SoftLogitNormLoss(tau=torch.nn.Parameter(torch.tensor(0.7, dtype=torch.float64))),
         losses.SoftLogitNormLoss(gamma=torch.nn.Parameter(torch.tensor(0.6, dtype=torch.float64))),
+        losses.FocalLoss(gamma=torch.nn.Parameter(torch.tensor(1.6, dtype=torch.float64)), reduction="none"),
         losses.SelfNormLoss(alpha=torch.nn.Parameter(torch.tensor(0.7, dtype=torch.float64)), reduction="none"),
     ):
         (number,) = module.parameters()
@@ -370,7 +374,7 @@ def test_float16_keeps_small_gradients_under_a_loss_scale() -> None:
         torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-3)
 
 
-@pytest.mark.parametrize("name", ["ce", "ls", "bce", "self-norm", "batch-ce"])
+@pytest.mark.parametrize("name", ["ce", "ls", "bce", "self-norm", "batch-ce", "focal", "soft-margin", "large-margin"])
 def test_confident_samples_keep_their_digits(name: str) -> None:
     """A true logit far above the others, the true class in any tile: the loss is small and must not be rounding."""
     parts = [
@@ -457,11 +461,6 @@ def test_a_loss_without_a_form_by_classes_says_which_path_takes_it(name: str) ->
     parts = layer()
     with pytest.raises(ValueError, match="'rows' takes it"):
         linear_loss(*parts[:2], target("index"), make(name), plan=classes(3))
-
-
-def test_mse_of_probabilities_has_no_form_by_classes() -> None:
-    with pytest.raises(ValueError, match="'rows' takes it"):
-        linear_loss(*layer()[:2], target("probabilities"), "mse", plan=classes(3))
 
 
 @pytest.mark.parametrize(

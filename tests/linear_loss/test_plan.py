@@ -19,7 +19,8 @@ from lastlayer.linear_loss import Plan, linear_loss, plan
         ((8192, 4096, 131072), "sln", "rows"),
         ((256, 512, 1_000_000), "sln", "classes"),
         ((256, 512, 1_000_000), "batch-ce", "classes"),
-        ((256, 512, 1_000_000), "focal", "rows"),
+        ((256, 512, 1_000_000), "focal", "classes"),
+        ((256, 512, 1_000_000), "nce", "rows"),
         ((256, 512, 1_000_000), "max-margin", "rows"),
         ((8192, 2048, 32768), "mse", "classes"),
         ((0, 4, 10), "ce", "dense"),
@@ -34,6 +35,7 @@ def test_paths(sizes: tuple[int, int, int], loss: str, path: str) -> None:
 
 def test_probabilities_of_mse_go_by_rows() -> None:
     assert plan(8192, 64, 32768, "mse", probabilities=True).path == "rows"
+    assert plan(256, 64, 1_000_000, "focal", probabilities=True).path == "rows"
 
 
 def test_a_module_is_known_by_its_class() -> None:
@@ -41,7 +43,7 @@ def test_a_module_is_known_by_its_class() -> None:
 
 
 def test_a_row_longer_than_a_chunk_is_one_chunk() -> None:
-    assert plan(10, 2, 2**27, "focal").rows == 1
+    assert plan(10, 2, 2**27, "nce").rows == 1
 
 
 @pytest.mark.parametrize("arguments", [(-1, 2, 3, "ce"), (1, 0, 3, "ce"), (1, 2, 0, "ce"), (1, 2, 3.0, "ce"),

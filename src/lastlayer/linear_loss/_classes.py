@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from lastlayer.linear_loss._function import Gradients, Layer, fused, refuse_second_derivatives
-from lastlayer.linear_loss._products import add_product, in_full_precision, logits_of, narrow, wide
-from lastlayer.linear_loss._rows import add_entries, chunks
+from lastlayer.linear_loss._products import in_full_precision, logits_of, narrow, wide
+from lastlayer.linear_loss._rows import chunks
+from lastlayer.linear_loss._spherical import Picked
 from lastlayer.linear_loss._target import Batch
-from lastlayer.losses import default_tau
+from lastlayer.losses import ArcMarginLoss, LargeMarginLoss, Loss, default_tau
 from lastlayer.losses._classes import softplus
+from lastlayer.losses.large_margin import row_norms, shrink
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,20 @@ class Tiles:
     K: int
     smoothing: float = 0.0
     offset: Tensor | None = None  # (K,), added to the scores
+    without_label: Tensor | None = None  # (N, 1): the class of each sample whose score is left out
 
     def scores(self, layer: Layer, factor: Tensor | None, low: int, high: int) -> tuple[Tensor, Tensor]:
         """Logits of some classes, and the scores made from them."""
         z = logits_of(layer.features, layer.weight[low:high], None if layer.bias is None else layer.bias[low:high])
         s = z if factor is None else z * factor.unsqueeze(1)
-        return z, s if self.offset is None else s + self.offset[low:high]
+        if self.offset is not None:
+            s = s + self.offset[low:high]
+        if self.without_label is not None:
+            label = self.without_label - low
+            inside = (label >= 0) & (label < high - low)
+            label = label.clamp(0, high - low - 1)
+            s = s.scatter(1, label, torch.where(inside, float("-inf"), s.gather(1, label)))
+        return z, s
 
     def mass(self, N: int, dtype: torch.dtype) -> Tensor:
         """sum_k q_k of each sample, (N,)."""
@@ -107,19 +117,20 @@ class _Statistics(torch.autograd.Function):
         largest: Tensor | None = None
         for low, high in chunks(tiles.K, tiles.size):
             _, s = tiles.scores(layer, factor, low, high)
-            top = s.amax(1)
+            top = s.amax(1).clamp(min=torch.finfo(s.dtype).min)  # a tile of the one score left out
             if largest is None:
                 # The target's sum is taken against the first tile's largest score: against 0, a large part common to
                 # all scores would take its digits.
                 first = largest = top
                 total, dot = torch.zeros_like(top), torch.zeros_like(top)
             before, largest = largest, torch.maximum(largest, top)
-            dot += tiles.dot(s, first, low, high)
+            if tiles.without_label is None:
+                dot += tiles.dot(s, first, low, high)
             total = total * (before - largest).exp() + s.sub_(largest.unsqueeze(1)).exp_().sum(1)
         assert largest is not None  # K >= 1
         mass = tiles.mass(features.shape[0], dot.dtype)
         dot += mass * (first - largest)
-        log_sum = total.log()
+        log_sum = total.clamp(min=torch.finfo(total.dtype).tiny).log()  # one class has no others
         ctx.tiles = tiles
         ctx.save_for_backward(features, weight, bias, factor, log_sum, largest)
         ctx.mark_non_differentiable(largest, mass)
@@ -137,7 +148,8 @@ class _Statistics(torch.autograd.Function):
             for low, high in chunks(tiles.K, tiles.size):
                 z, s = tiles.scores(layer, factor, low, high)
                 ds = (s - (largest + log_sum).unsqueeze(1)).exp_() * d_log_sum.unsqueeze(1)
-                tiles.add(ds, d_dot, low, high)
+                if tiles.without_label is None:
+                    tiles.add(ds, d_dot, low, high)
                 if d_factor is not None:
                     d_factor += (ds * z).sum(1)
                 dz = ds if factor is None else ds * factor.unsqueeze(1)
@@ -177,6 +189,42 @@ def batch_cross_entropy(found: Statistics) -> Tensor:
     partition = (found.log_sum + below).logsumexp(0)
     true = (found.dot + found.mass * below).sum()
     return partition - torch.full_like(top, m).log() - true / m + top * (1 - found.mass.sum() / m)
+
+
+def against_others(
+    module: Loss, batch: Batch, size: int, features: Tensor, weight: Tensor, bias: Tensor | None
+) -> Tensor:
+    """Focal, soft-margin, arc-margin or large-margin of labels, (N,).
+
+    These see the false logits through their log-sum alone, so the loss's own function is called on two logits a sample:
+    the true one and that log-sum. It is taken over the false logits, not as a difference, which would lose the digits
+    of a confident sample. A mixed pair has two sets of false logits and costs twice.
+    """
+    options = module.hyperparameters()
+    dtype = wide(features.dtype)
+    scale = options["scale"] if isinstance(module, ArcMarginLoss) else 1.0
+    if isinstance(module, LargeMarginLoss):  # multiplies in float32, as its function does
+        features, weight = features.to(dtype), weight.to(dtype)
+    factor = None
+    if isinstance(module, ArcMarginLoss):
+        factor = features.new_ones(len(features), dtype=dtype) * scale
+    zero = torch.zeros(len(features), dtype=torch.long, device=features.device)
+    value: Tensor | float = 0.0
+    for labels in batch.labels:
+        index = labels.index.squeeze(1)
+        tiles = Tiles(batch, size, weight.shape[0], without_label=labels.index)
+        found = statistics(tiles, features, weight, bias, factor)
+        others, true = found.log_sum + found.largest, fused(Picked(index), features, weight, bias)
+        if isinstance(module, LargeMarginLoss):
+            norms = row_norms(features) * row_norms(weight[index])
+            part = softplus(others - shrink(true, norms, options["margin"], options["lam"]))
+        else:
+            mine = {name: value for name, value in options.items() if name not in ("weight", "ignore_index")}
+            part = type(module).function(torch.stack([true, others / scale], 1), zero, **{**mine, "reduction": "none"})
+        if batch.class_weight is not None:
+            part = part * batch.class_weight[index]
+        value = value + torch.where(labels.valid, labels.share * part, 0.0)
+    return torch.as_tensor(value)
 
 
 def soft_factor(norms2: Tensor, gamma: float, tau: Tensor | float | None, K: int) -> Tensor:
@@ -230,81 +278,3 @@ class BinaryCrossEntropy:
         for index, share, _, true in own:
             terms.scatter_add_(1, index, share * (true if factor is None else true * factor[index]))
         return terms
-
-
-class SquaredNorms:
-    """||W h + b||^2 of each sample, (N,), from W^T W: no logits. In float32 or better.
-
-    Relative to |h|^2 |W|^2 the error is that of one rounding, so a row whose logits all nearly cancel keeps few digits.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def forward(self, layer: Layer) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        dtype = wide(layer.weight.dtype)
-        d = layer.weight.shape[1]
-        gram = torch.zeros(d, d, dtype=dtype, device=layer.weight.device)
-        cross = torch.zeros(d, dtype=dtype, device=layer.weight.device)
-        for low, high in chunks(layer.weight.shape[0], self.size):
-            rows = layer.weight[low:high]
-            add_product(gram, rows, rows)
-            if layer.bias is not None:
-                cross += layer.bias[low:high].to(dtype) @ rows.to(dtype)
-        h = layer.features.to(dtype)
-        norms2 = ((h @ gram) * h).sum(1)
-        if layer.bias is not None:
-            norms2 = norms2 + 2 * (h @ cross) + layer.bias.to(dtype).square().sum()
-        return norms2.clamp_(min=0.0), (gram, cross)
-
-    def backward(self, layer: Layer, kept: tuple[Tensor, Tensor], upstream: Tensor) -> Gradients:
-        gram, cross = kept
-        gradients = Gradients.zeros(layer, sum_features=True)
-        h = layer.features.to(gram.dtype)
-        scaled = 2 * upstream.unsqueeze(1) * h
-        if gradients.features is not None:
-            gradients.features += scaled @ gram + 2 * upstream.unsqueeze(1) * cross
-        moment, mean = scaled.T @ h, scaled.sum(0)  # (d, d), (d,)
-        for low, high in chunks(layer.weight.shape[0], self.size):
-            rows = layer.weight[low:high].to(gram.dtype)
-            bias = None if layer.bias is None else layer.bias[low:high].to(gram.dtype)
-            if gradients.weight is not None:
-                gradients.weight[low:high] = rows @ moment
-                if bias is not None:
-                    gradients.weight[low:high] += bias.unsqueeze(1) * mean
-            if gradients.bias is not None and bias is not None:
-                gradients.bias[low:high] = rows @ mean + bias * (2 * upstream.sum())
-        return gradients
-
-
-class Picked:
-    """The logit of one class a sample, (N,)."""
-
-    def __init__(self, classes: Tensor) -> None:
-        self.classes = classes  # (N,)
-
-    def forward(self, layer: Layer) -> tuple[Tensor, None]:
-        dtype = wide(layer.weight.dtype)
-        z = (layer.features.to(dtype) * layer.weight[self.classes]).sum(1)
-        return z if layer.bias is None else z + layer.bias[self.classes], None
-
-    def backward(self, layer: Layer, kept: None, upstream: Tensor) -> Gradients:
-        gradients = Gradients.zeros(layer, sum_features=True)
-        add_entries(gradients, layer, self.classes, upstream)
-        return gradients
-
-
-def squared_error(
-    batch: Batch, size: int, features: Tensor, weight: Tensor, bias: Tensor | None, kappa: float, beta: float
-) -> Tensor:
-    """`mse` of labels, (N,): ||z||^2 + (kappa - 1) z_y^2 - 2 kappa beta z_y + kappa beta^2, without the logits."""
-    norms2 = fused(SquaredNorms(size), features, weight, bias)
-    value: Tensor | float = 0.0
-    for labels in batch.labels:
-        index = labels.index.squeeze(1)
-        z = fused(Picked(index), features, weight, bias)
-        part = norms2 + (kappa - 1) * z.square() - 2 * kappa * beta * z + kappa * beta**2
-        if batch.class_weight is not None:
-            part = part * batch.class_weight[index]
-        value = value + torch.where(labels.valid, labels.share * part, 0.0)
-    return torch.as_tensor(value)

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lastlayer._rows import unit
-from lastlayer.linear_loss import _classes
+from lastlayer.linear_loss import _classes, _spherical
 from lastlayer.linear_loss._function import fused
 from lastlayer.linear_loss._products import in_full_precision, wide
 from lastlayer.linear_loss._rows import BatchCrossEntropy, Margins, RowChunks
 from lastlayer.linear_loss._target import Batch, read_batch
-from lastlayer.linear_loss.plan import BY_CLASSES, NEVER, SPARSE, Plan, module_of, name_of
+from lastlayer.linear_loss.plan import AGAINST_OTHERS, BY_CLASSES, NEVER, SPARSE, Plan, module_of, name_of
 from lastlayer.linear_loss.plan import plan as choose
 from lastlayer.losses import LargeMarginLoss, Loss, Target
 from lastlayer.losses._ranks import Group
@@ -64,9 +64,11 @@ def linear_loss(
         rows: the same losses, a chunk of samples at a time. Computes the gradient of a scalar in the forward pass, for
             3 products of size N d K as the dense form; reduction "none" takes a fourth. `max-margin` and
             `batch-max-margin` with labels take 1 and little more: two logits a sample have a gradient.
-        classes: ce, ls, self-norm, sln, ln, bce, logit-adjusted, batch-ce at 4 products, and mse with labels at none:
-            its sum of squares comes from W^T W, in which a loss near 0 keeps about 1e-7 beta^2 of error in float32.
-            SLN's norm comes from W^T W too: of a row whose logits nearly all cancel it keeps few digits.
+        classes: ce, ls, self-norm, sln, ln, bce, logit-adjusted and batch-ce at 4 products; focal, soft-margin,
+            arc-margin and large-margin of labels likewise, of a mixed pair at 8; mse of labels at none: its sum of
+            squares comes from W^T W, in which a loss near 0 keeps about 1e-7 beta^2 of error in float32. SLN's norm
+            comes from W^T W too: of a row whose logits nearly all cancel it keeps few digits. Not nce, max-margin and
+            batch-max-margin, nor focal, the margins and mse of class probabilities.
 
     Not supported: second derivatives, forward-mode derivatives, `torch.func` and `torch.compile` of the chunked paths;
     gradients of the target and of class weights there; a batch loss coupled over ranks by its own `group` there; a bias
@@ -198,18 +200,21 @@ def _by_rows(
 def _by_classes(
     name: str, module: Loss, batch: Batch, size: int, features: Tensor, weight: Tensor, bias: Tensor | None
 ) -> Tensor:
-    if name not in BY_CLASSES:
+    if name not in BY_CLASSES | AGAINST_OTHERS:
         raise ValueError(f"{name} has no form by tiles of classes: path 'rows' takes it, as does 'dense'")
-    if name == "mse" and batch.probabilities is not None:
-        raise ValueError("mse of class probabilities has no form by tiles of classes: path 'rows' takes it")
-    _refuse_gradients(module, batch, "classes", LEARNABLE_BY_CLASSES - ({"tau"} if name == "logit-adjusted" else set()))
+    if name in AGAINST_OTHERS | {"mse"} and batch.probabilities is not None:
+        raise ValueError(f"{name} of class probabilities has no form by tiles of classes: path 'rows' takes it")
+    learnable = LEARNABLE_BY_CLASSES - ({"tau"} if name == "logit-adjusted" else set())
+    _refuse_gradients(module, batch, "classes", set(module.hyperparameters()) if name in AGAINST_OTHERS else learnable)
+    if name in AGAINST_OTHERS:
+        return batch.reduce_counted(_classes.against_others(module, batch, size, features, weight, bias))
     _check_numbers(module, features, weight)
     options: dict[str, Any] = module.hyperparameters()
     N, K, dtype = features.shape[0], weight.shape[0], wide(features.dtype)
     tiles = _classes.Tiles(batch, size, K, options.get("label_smoothing", 0.0))
     layer = (features, weight, bias)
     if name == "mse":
-        return batch.reduce_counted(_classes.squared_error(batch, size, *layer, options["kappa"], options["beta"]))
+        return batch.reduce_counted(_spherical.squared_error(batch, size, *layer, options["kappa"], options["beta"]))
     if name == "bce":
         pos_weight = options["pos_weight"]
         if pos_weight is not None:
@@ -220,7 +225,7 @@ def _by_classes(
         return batch.reduce_counted(per_sample)
     factor = None
     if name in ("sln", "ln"):
-        norms2 = fused(_classes.SquaredNorms(size), *layer)
+        norms2 = fused(_spherical.SquaredNorms(size), *layer)
         factor = _classes.soft_factor(norms2, options.get("gamma", 1.0), options["tau"], K)
     elif name in ("ce", "ls") and (isinstance(options["temperature"], Tensor) or options["temperature"] != 1.0):
         factor = torch.ones(N, dtype=dtype, device=features.device) / options["temperature"]

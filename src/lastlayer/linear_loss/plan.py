@@ -17,6 +17,7 @@ FEWEST_ROWS = 512  # below, adding to the whole weight gradient once a chunk cos
 
 NEVER = {"kd": "the teacher's logits", "fn-kd": "the teacher's logits and features"}
 BY_CLASSES = {"ce", "ls", "sln", "ln", "bce", "self-norm", "logit-adjusted", "batch-ce", "mse"}
+AGAINST_OTHERS = {"focal", "soft-margin", "arc-margin", "large-margin"}  # by classes too, where the target is labels
 SPARSE = {"max-margin", "batch-max-margin"}
 
 
@@ -83,7 +84,7 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
         return Plan("dense", f"{N * K} logits are few")
     rows = max(1, min(CHUNK // K, max(ENOUGH_ROWS, SMALL // K)))
     classes = min(K, max(1, TILE // max(N, 1)))
-    tiled = name in BY_CLASSES and not (name == "mse" and probabilities)
+    tiled = name in (BY_CLASSES - {"mse"} if probabilities else BY_CLASSES | AGAINST_OTHERS)
     if name == "mse" and tiled:
         return Plan("classes", "squares are summed without the logits", classes=classes)
     if rows >= FEWEST_ROWS:
@@ -92,7 +93,11 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
         return Plan("classes", f"{N * K} logits; only {rows} rows of {K} classes would fit a chunk", classes=classes)
     if name in SPARSE:
         return Plan("rows", "the gradient has a few entries a row, so small chunks cost nothing", rows=min(rows, N))
-    return Plan("rows", f"{rows} rows fit a chunk, which is few, but {name} has no form by classes", rows=min(rows, N))
+    return Plan(
+        "rows",
+        f"{rows} rows fit a chunk, which is few, but {name} of this target has no form by classes",
+        rows=min(rows, N),
+    )
 
 
 def name_of(loss: Loss | str) -> str:
