@@ -7,19 +7,19 @@ by the target. Those are computed tile by tile, with a gradient; the loss itself
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lastlayer.linear_loss._function import Gradients, Layer, fused, refuse_second_derivatives
+from lastlayer.linear_loss._function import Gradients, Layer, refuse_second_derivatives
 from lastlayer.linear_loss._products import in_full_precision, logits_of, narrow, wide
 from lastlayer.linear_loss._rows import chunks
-from lastlayer.linear_loss._spherical import Picked
 from lastlayer.linear_loss._target import Batch
 from lastlayer.losses import ArcMarginLoss, LargeMarginLoss, Loss, default_tau
 from lastlayer.losses._classes import softplus
+from lastlayer.losses._target import Labels
 from lastlayer.losses.large_margin import row_norms, shrink
 
 
@@ -35,7 +35,7 @@ class Tiles:
     K: int
     smoothing: float = 0.0
     offset: Tensor | None = None  # (K,), added to the scores
-    without_label: Tensor | None = None  # (N, 1): the class of each sample whose score is left out
+    others: bool = False  # whether the log-sum leaves the label out
 
     def scores(self, layer: Layer, factor: Tensor | None, low: int, high: int) -> tuple[Tensor, Tensor]:
         """Logits of some classes, and the scores made from them."""
@@ -43,12 +43,15 @@ class Tiles:
         s = z if factor is None else z * factor.unsqueeze(1)
         if self.offset is not None:
             s = s + self.offset[low:high]
-        if self.without_label is not None:
-            label = self.without_label - low
-            inside = (label >= 0) & (label < high - low)
-            label = label.clamp(0, high - low - 1)
-            s = s.scatter(1, label, torch.where(inside, float("-inf"), s.gather(1, label)))
         return z, s
+
+    def summed(self, s: Tensor, low: int, high: int) -> Tensor:
+        """The scores that the log-sum runs over."""
+        if not self.others:
+            return s
+        for index, share in self.batch.entries(low, high, self.K, s.dtype):
+            s = s.scatter(1, index, torch.where(share > 0, float("-inf"), s.gather(1, index)))
+        return s
 
     def mass(self, N: int, dtype: torch.dtype) -> Tensor:
         """sum_k q_k of each sample, (N,)."""
@@ -117,15 +120,15 @@ class _Statistics(torch.autograd.Function):
         largest: Tensor | None = None
         for low, high in chunks(tiles.K, tiles.size):
             _, s = tiles.scores(layer, factor, low, high)
-            top = s.amax(1).clamp(min=torch.finfo(s.dtype).min)  # a tile of the one score left out
             if largest is None:
                 # The target's sum is taken against the first tile's largest score: against 0, a large part common to
                 # all scores would take its digits.
-                first = largest = top
-                total, dot = torch.zeros_like(top), torch.zeros_like(top)
-            before, largest = largest, torch.maximum(largest, top)
-            if tiles.without_label is None:
-                dot += tiles.dot(s, first, low, high)
+                first = s.amax(1)
+                largest = torch.full_like(first, torch.finfo(s.dtype).min)
+                total, dot = torch.zeros_like(first), torch.zeros_like(first)
+            dot += tiles.dot(s, first, low, high)
+            s = tiles.summed(s, low, high)
+            before, largest = largest, torch.maximum(largest, s.amax(1))
             total = total * (before - largest).exp() + s.sub_(largest.unsqueeze(1)).exp_().sum(1)
         assert largest is not None  # K >= 1
         mass = tiles.mass(features.shape[0], dot.dtype)
@@ -147,9 +150,8 @@ class _Statistics(torch.autograd.Function):
             d_factor = torch.zeros_like(factor) if needs[4] else None
             for low, high in chunks(tiles.K, tiles.size):
                 z, s = tiles.scores(layer, factor, low, high)
-                ds = (s - (largest + log_sum).unsqueeze(1)).exp_() * d_log_sum.unsqueeze(1)
-                if tiles.without_label is None:
-                    tiles.add(ds, d_dot, low, high)
+                ds = (tiles.summed(s, low, high) - (largest + log_sum).unsqueeze(1)).exp_() * d_log_sum.unsqueeze(1)
+                tiles.add(ds, d_dot, low, high)
                 if d_factor is not None:
                     d_factor += (ds * z).sum(1)
                 dz = ds if factor is None else ds * factor.unsqueeze(1)
@@ -212,9 +214,10 @@ def against_others(
     value: Tensor | float = 0.0
     for labels in batch.labels:
         index = labels.index.squeeze(1)
-        tiles = Tiles(batch, size, weight.shape[0], without_label=labels.index)
+        label = Labels(labels.index, torch.ones_like(labels.valid))  # alone, whole and unweighted
+        tiles = Tiles(replace(batch, labels=(label,), class_weight=None), size, weight.shape[0], others=True)
         found = statistics(tiles, features, weight, bias, factor)
-        others, true = found.log_sum + found.largest, fused(Picked(index), features, weight, bias)
+        others, true = found.log_sum + found.largest, (found.dot + found.largest) / scale
         if isinstance(module, LargeMarginLoss):
             norms = row_norms(features) * row_norms(weight[index])
             part = softplus(others - shrink(true, norms, options["margin"], options["lam"]))

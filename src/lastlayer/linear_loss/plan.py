@@ -12,7 +12,8 @@ Path = Literal["dense", "rows", "classes"]
 SMALL = 2**24  # logits up to which the whole matrix is cheaper than any way around it: 64 MiB in float32
 CHUNK = 2**26  # most logits of a chunk of rows: with what a loss keeps for its gradient, about 1 GiB
 ENOUGH_ROWS = 2048  # samples of a chunk from which more would gain nothing
-TILE = 2**24  # logits of a tile of classes, which touches each row of the weight once however small it is
+TILE = 2**22  # logits of a tile of classes, which touches each row of the weight once however small it is,
+FEWEST_CLASSES = 4096  # but needs some columns to be a product worth the name
 FEWEST_ROWS = 512  # below, adding to the whole weight gradient once a chunk costs more than computing logits twice
 
 NEVER = {"kd": "the teacher's logits", "fn-kd": "the teacher's logits and features"}
@@ -83,7 +84,7 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
     if N * K <= SMALL:
         return Plan("dense", f"{N * K} logits are few")
     rows = max(1, min(CHUNK // K, max(ENOUGH_ROWS, SMALL // K)))
-    classes = min(K, max(1, TILE // max(N, 1)))
+    classes = min(K, max(FEWEST_CLASSES, TILE // max(N, 1)))
     tiled = name in (BY_CLASSES - {"mse"} if probabilities else BY_CLASSES | AGAINST_OTHERS)
     if name == "mse" and tiled:
         return Plan("classes", "squares are summed without the logits", classes=classes)
