@@ -5,7 +5,6 @@ Adding a loss is adding a file: a function, a class that names it, and `register
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from lastlayer._words import nearest
 
 COMMON = {"weight": None, "class_weight": None, "ignore_index": -100, "reduction": "mean"}
 
@@ -53,7 +54,7 @@ class Loss(nn.Module):
         known = {p.name: p.default for p in self._parameters_of_function()}
         for name in hyperparameters:
             if name not in known:
-                raise TypeError(f"{type(self).__name__} has no argument {name!r}{_nearest(name, known)}")
+                raise TypeError(f"{type(self).__name__} has no argument {name!r}{nearest(name, known)}")
         self._names = tuple(known)
         self._inputs = tuple(name for name in inspect.signature(type(self).function).parameters if name not in known)
         for name, default in known.items():
@@ -145,7 +146,7 @@ def available() -> list[str]:
 def entry(name: str) -> Entry:
     """The registry's entry for a name; ValueError with the nearest spelling for an unknown one."""
     if name not in _registry:
-        raise ValueError(f"no loss is named {name!r}{_nearest(name, _registry)}; known: {', '.join(available())}")
+        raise ValueError(f"no loss is named {name!r}{nearest(name, _registry)}; known: {', '.join(available())}")
     return _registry[name]
 
 
@@ -180,8 +181,3 @@ def at_least_float32(logits: Tensor) -> Tensor:
 def softmax(scores: Tensor) -> Tensor:
     """Softmax over the class axis of (N, K, ...) or (K,)."""
     return F.softmax(scores, dim=min(1, scores.dim() - 1))
-
-
-def _nearest(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f", did you mean {close[0]!r}?" if close else ""
