@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from common import describe_machine, peak_memory
 from lastlayer import losses
 
 SHAPES = {
@@ -103,7 +103,7 @@ def measure_all(names: list[str], device: str, mode: str, options: argparse.Name
             step, peer_step = training_step(loss, leaves), training_step(peer, leaves)
             seconds, peer_seconds = time_in_turn(step, peer_step, device, 0.2 if options.quick else 1.0)
             buffer = n * k * inputs["logits"].element_size()
-            bytes_, peer_bytes = peak_memory(step, leaves, device), peak_memory(peer_step, leaves, device)
+            bytes_, peer_bytes = peak_memory(step, device), peak_memory(peer_step, device)
             yield Row(
                 name,
                 device,
@@ -201,40 +201,6 @@ def cuda_seconds(step: Step) -> float:
     end.record()
     torch.cuda.synchronize()
     return start.elapsed_time(end) / 1e3
-
-
-def peak_memory(step: Step, leaves: list[Tensor], device: str) -> int:
-    """Most bytes held at once during a step, beyond what was held before it."""
-    for leaf in leaves:
-        leaf.grad = None
-    step()
-    if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        step()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        step()
-    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()
-        peak = max(peak, held)
-    return peak
-
-
-def describe_machine() -> str:
-    parts = [f"torch {torch.__version__}", f"python {platform.python_version()}", f"{torch.get_num_threads()} threads"]
-    if torch.cuda.is_available():
-        parts.append(torch.cuda.get_device_name())
-    try:
-        with open("/proc/cpuinfo") as file:
-            parts += [line.split(":")[1].strip() for line in file if line.startswith("model name")][:1]
-    except OSError:
-        parts.append(platform.processor())
-    return ", ".join(parts)
 
 
 def as_table(rows: list[Row], title: str) -> Table:

@@ -17,7 +17,6 @@ in the others, and where they lie a thousand times their spread from the origin.
 """
 
 import argparse
-import platform
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from common import processor
 from lastlayer.geometry import GeometryMetrics, measure, neural_collapse
 
 DIM = 512
@@ -145,14 +145,6 @@ def hard_case(offset: float, weak: float) -> tuple[Tensor, Tensor]:
     means[:, :3] = torch.tensor([[1.0, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]]) * torch.tensor([1, 1, weak])
     noise = 1e-3 * torch.randn(4000, DIM, generator=generator)
     return means[target] + noise + offset, target
-
-
-def processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def main() -> None:

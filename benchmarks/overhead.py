@@ -19,11 +19,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from common import processor
 from lastlayer import data
 from lastlayer.data import Dataset, Split
 from lastlayer.training import ModelChoice, Schedule, Trial
 from lastlayer.training.loop import Training
-from lastlayer.training.machine import processor
 
 
 def cifar_shaped(count: int = 2048) -> Dataset:

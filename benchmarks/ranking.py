@@ -11,7 +11,6 @@ ratio to ours and the largest difference over classes.
 """
 
 import argparse
-import platform
 import time
 from collections.abc import Callable
 
@@ -20,6 +19,7 @@ from sklearn.metrics import average_precision_score
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_average_precision
 
+from common import processor
 from lastlayer.tasks import logit_separation, single_logit
 
 SIZES = [(50_000, 10), (50_000, 100), (100_000, 1000)]
@@ -44,14 +44,6 @@ def scikit_learn(logits: Tensor, target: Tensor) -> Tensor:
 
 def torchmetrics(logits: Tensor, target: Tensor) -> Tensor:
     return multiclass_average_precision(logits, target, num_classes=logits.shape[1], average="none")
-
-
-def processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def main() -> None:
