@@ -54,6 +54,17 @@ def test_the_same_command_again_trains_nothing() -> None:
     assert result.stat().st_mtime_ns == before
 
 
+def test_a_damaged_result_is_named_and_the_command_fails() -> None:
+    command = ("compare", "--losses", "ce", "--seeds", "2", *QUICK)
+    lastlayer(*command)
+    result = next(Path("runs").glob("*/result.json"))
+    result.write_text(result.read_text().replace('"accuracy": 0', '"accuracy": 1', 1))
+    code, said = lastlayer(*command)
+    assert code == 1
+    assert "result.json is damaged: SHA-256 expected" in said
+    assert "1 of 2 trials are not done" in said
+
+
 def test_options_reach_the_trial() -> None:
     options = (
         "--head normalized --scale 8 --optimiser adamw --lr 0.01 --weight-decay 0.1 --schedule milestones --warmup 0.5 "

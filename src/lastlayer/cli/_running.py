@@ -104,7 +104,7 @@ def show_results(trials: Sequence[Trial], plan: Plan) -> None:
         page = comparison.with_suffix(".html")
         reports.write_page(summary, page)
         typer.echo(f"page: {page}")
-    missing = sum(plan.folder(trial).status != "done" for trial in trials)
+    missing = len(summary.problems)  # damaged runs too, which are there but cannot be read
     if missing:
-        typer.echo(f"{missing} of {len(trials)} trials are not done: lastlayer status {plan.root}", err=True)
+        typer.echo(f"{missing} of {len(trials)} trials are not done: see lastlayer status {plan.root}", err=True)
         raise typer.Exit(1)
