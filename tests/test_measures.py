@@ -71,6 +71,13 @@ def test_values_are_those_of_the_functions():
     duality = geometry.self_duality(t["features"], y, t["weight"])
     single, separation = tasks.single_logit(z, y), tasks.logit_separation(z, y)
     conditions = tasks.critical_conditions(z - t["bias"], y)
+    scores = (z - t["bias"]).double()
+    rows, label = torch.arange(len(y)), torch.nn.functional.one_hot(y, z.shape[1]).bool()
+    cosines_to_weight = (
+        torch.nn.functional.normalize(t["features"].double()) @ torch.nn.functional.normalize(t["weight"].double()).T
+    )
+    ideal = torch.where(label, 1.0, -1 / (z.shape[1] - 1)).double()
+    probable = tasks.single_logit(t["probabilities"], y)
     expected = {
         "accuracy": tasks.accuracy(z, y),
         "unbiased_accuracy": tasks.unbiased_accuracy(z, -t["bias"], y),
@@ -94,6 +101,18 @@ def test_values_are_those_of_the_functions():
         "log_partition_mean": tasks.log_partition(z).mean,
         "log_partition_std": tasks.log_partition(z).std,
         "logit_difference": tasks.logit_difference(z, y, gamma=0.7, reduction="mean"),
+        "logit_difference_50": tasks.logit_difference(z, y, gamma=0.5, reduction="mean"),
+        "logit_difference_100": tasks.logit_difference(z, y, gamma=1.0, reduction="mean"),
+        "collapse_gap": (cosines_to_weight - ideal).abs().max(),
+        "positive_mean": scores[rows, y].mean(),
+        "positive_std": scores[rows, y].std(correction=0),
+        "negative_mean": scores[~label].mean(),
+        "negative_std": scores[~label].std(correction=0),
+        "bias_mean": t["bias"].double().mean(),
+        "bias_std": t["bias"].double().std(correction=0),
+        "probability_auprc": probable.auprc,
+        "probability_precision_at_90": probable.precision_at[0.9],
+        "probability_precision_at_99": probable.precision_at[0.99],
         "condition_one": conditions.share_one,
         "condition_two": conditions.share_two,
         **vars(tasks.calibration(t["probabilities"], y)),
@@ -107,7 +126,9 @@ def test_values_are_those_of_the_functions():
     }
     assert expected.keys() == MEASURES.keys()
     for name, value in expected.items():
-        assert values[name] == pytest.approx(float(value), rel=1e-9, abs=1e-12), name
+        # scores and cosines are rounded to the inputs' float32 on the way
+        rounded = name.startswith(("positive", "negative", "collapse"))
+        assert values[name] == pytest.approx(float(value), rel=1e-6 if rounded else 1e-9, abs=1e-12), name
 
 
 @pytest.mark.parametrize("name", ["nc1", "accuracy", "auprc", "violation_rate"])

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lastlayer import geometry, tasks
+from lastlayer._rows import unit
 from lastlayer.tasks._inputs import check_bias, row_blocks
 
 Direction = Literal["higher", "lower"]
@@ -84,6 +85,7 @@ MEASURES: dict[str, Measure] = _list(
     Measure("uncentered_inter_mean", "inter mean, raw", "inter mean without centring", "lower", _X, BATCH_NORM),
     Measure("uncentered_inter_max", "inter max, raw", "inter max without centring", "lower", _X, BATCH_NORM),
     Measure("self_duality_mean", "duality mean", "mean cosine of classifier and class mean", "higher", _XW, BATCH_NORM),
+    Measure("collapse_gap", "collapse gap", "worst cosine of sample and classifier", "lower", _XW, SCALING, ".3g"),
     Measure("self_duality_min", "duality min", "the same for the worst class", "higher", _XW, BATCH_NORM),
     Measure("compactness", "E_com", "compactness of centred directions within classes", "higher", _X, SCALING),
     Measure("separability", "E_sep", "separation of the classes' mean directions", "higher", _X, SCALING),
@@ -97,8 +99,19 @@ MEASURES: dict[str, Measure] = _list(
     Measure("log_partition_mean", "log Z mean", "mean of log sum exp", None, ("logits",), PRINCIPLE, ".4g"),
     Measure("log_partition_std", "log Z std", "spread of log sum exp", "lower", ("logits",), PRINCIPLE, ".4g"),
     Measure("logit_difference", "logit difference", "true minus others over norm^0.7, mean", "higher", _Z, SLN, ".4g"),
+    Measure("logit_difference_50", "logit difference, 0.5", "the same over norm^0.5", "higher", _Z, SLN, ".4g"),
+    Measure("logit_difference_100", "logit difference, 1", "the same over the norm", "higher", _Z, SLN, ".4g"),
+    Measure("positive_mean", "s+ mean", "mean score of the label, no bias", None, _ZB, SCALING, ".4g"),
+    Measure("positive_std", "s+ std", "its standard deviation", "lower", _ZB, SCALING, ".4g"),
+    Measure("negative_mean", "s- mean", "mean score of the other classes, no bias", None, _ZB, SCALING, ".4g"),
+    Measure("negative_std", "s- std", "its standard deviation", "lower", _ZB, SCALING, ".4g"),
+    Measure("bias_mean", "bias mean", "mean over classes of the bias, as added", None, _ZB, SCALING, ".4g"),
+    Measure("bias_std", "bias std", "its standard deviation", None, _ZB, SCALING, ".4g"),
     Measure("condition_one", "condition I", "share of samples above their negatives, no bias", "higher", _ZB, SCALING),
     Measure("condition_two", "condition II", "share of samples split by zero, no bias", "higher", _ZB, SCALING),
+    Measure("probability_auprc", "AUPRC of p", "average precision of each probability", "higher", _P, PRINCIPLE),
+    Measure("probability_precision_at_90", "P@R90 of p", "precision of p at recall 0.9", "higher", _P, PRINCIPLE),
+    Measure("probability_precision_at_99", "P@R99 of p", "precision of p at recall 0.99", "higher", _P, PRINCIPLE),
     Measure("ece", "ECE", "expected calibration error, 15 bins of the top probability", "lower", _P, CALIBRATION),
     Measure("nll", "NLL", "minus log of the label's probability", "lower", _P, CALIBRATION),
     Measure("brier", "Brier", "squared error of the probabilities, summed over classes", "lower", _P, FORECASTS),
@@ -119,6 +132,8 @@ def _geometry(features: Tensor, target: Tensor, weight: Tensor | None = None, bi
     values = {name: getattr(result, name) for name in MEASURES if hasattr(result, name)}
     if result.self_duality is not None:
         values["self_duality_mean"], values["self_duality_min"] = result.self_duality.mean(), result.self_duality.min()
+    if weight is not None:
+        values["collapse_gap"] = tasks.collapse_gap(linear_logits(unit(features), unit(weight)), target)
     return values
 
 
@@ -132,6 +147,8 @@ def _logits(logits: Tensor, target: Tensor) -> Values:
         "logit_gap": separation.gap,
         "violation_rate": separation.violation_rate,
         "logit_difference": tasks.logit_difference(logits, target, gamma=0.7, reduction="mean"),
+        "logit_difference_50": tasks.logit_difference(logits, target, gamma=0.5, reduction="mean"),
+        "logit_difference_100": tasks.logit_difference(logits, target, gamma=1.0, reduction="mean"),
     }
 
 
@@ -146,6 +163,9 @@ def _unbiased(logits: Tensor, target: Tensor, bias: Tensor) -> Values:
     scores = logits.to(torch.promote_types(logits.dtype, torch.float32)) - bias.to(logits.device)
     conditions = tasks.critical_conditions(scores, target)
     return {
+        **vars(tasks.scores(scores, target)),
+        "bias_mean": bias.double().mean(),
+        "bias_std": bias.double().std(correction=0),
         "unbiased_accuracy": tasks.accuracy(scores, target),
         "condition_one": conditions.share_one,
         "condition_two": conditions.share_two,
@@ -153,7 +173,13 @@ def _unbiased(logits: Tensor, target: Tensor, bias: Tensor) -> Values:
 
 
 def _probabilities(probabilities: Tensor, target: Tensor) -> Values:
-    return vars(tasks.calibration(probabilities, target))
+    single = tasks.single_logit(probabilities, target)
+    return {
+        "probability_auprc": single.auprc,
+        "probability_precision_at_90": single.precision_at[0.9],
+        "probability_precision_at_99": single.precision_at[0.99],
+        **vars(tasks.calibration(probabilities, target)),
+    }
 
 
 def _open_set(logits: Tensor, target: Tensor, unknown_logits: Tensor) -> Values:

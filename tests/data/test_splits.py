@@ -217,3 +217,17 @@ def test_open_set_refusals() -> None:
             data.open_set(dataset, **options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"split is 0 to 4, not 5"):
         data.open_set(toy([2] * 10, "mnist"), split=5)
+
+
+def test_the_first_classes_keep_their_samples_and_labels():
+    whole = data.load("digits")
+    part = data.subset(whole, classes=3)
+    assert part.num_classes == 3
+    assert part.class_names == whole.class_names[:3]
+    for name in ("train", "test"):
+        ours, all_of = getattr(part, name), getattr(whole, name)
+        kept = [i for i, label in enumerate(all_of.target.tolist()) if label < 3]
+        assert torch.equal(ours.target, all_of.target[kept])
+        assert torch.equal(ours.inputs, all_of.inputs[kept])
+    with pytest.raises(ValueError, match="has 10 classes, classes=11 were asked for"):
+        data.subset(whole, classes=11)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lastlayer.tasks import collapsed, critical_conditions
+from lastlayer.tasks import collapse_gap, collapsed, critical_conditions, scores
 
 from . import reference
 
@@ -57,3 +57,23 @@ def test_collapsed_at_the_simplex_and_not_beyond(classes):
     assert not collapsed(gram.roll(1, 0), target, 0.5)
     with pytest.raises(ValueError, match="tol"):
         collapsed(gram, target, -1.0)
+
+
+def test_the_gap_is_the_largest_distance_from_collapse():
+    generator = torch.Generator().manual_seed(0)
+    cosines = 2 * torch.rand(20, 4, generator=generator) - 1
+    target = torch.randint(0, 4, (20,), generator=generator)
+    worst = 0.0
+    for row, label in zip(cosines.tolist(), target.tolist(), strict=True):
+        for k, value in enumerate(row):
+            worst = max(worst, abs(value - (1.0 if k == label else -1 / 3)))
+    assert float(collapse_gap(cosines, target)) == pytest.approx(worst, abs=1e-12)
+    assert collapsed(cosines, target, worst + 1e-6)
+    assert not collapsed(cosines, target, worst - 1e-6)
+    assert math.isnan(float(collapse_gap(torch.tensor([[math.nan, 0.0]]), torch.tensor([0]))))
+
+
+def test_scores_of_one_class_have_no_negatives():
+    spread = scores(torch.tensor([[2.0], [4.0]]), torch.tensor([0, 0]))
+    assert (float(spread.positive_mean), float(spread.positive_std)) == (3.0, 1.0)
+    assert math.isnan(float(spread.negative_mean))

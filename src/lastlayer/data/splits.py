@@ -90,19 +90,21 @@ def subset(
     *,
     per_class: int | None = None,
     test: int | None = None,
+    classes: int | None = None,
     seed: int | None = None,
 ) -> Dataset:
-    """Fewer samples: the first ones, or random ones by seed.
+    """Fewer classes or samples: the first ones, or random ones by seed.
 
     Args:
         dataset: any data set.
-        train: number of training samples.
+        train: number of training samples, of the classes kept.
         per_class: number of training samples of each class; instead of `train`.
         test: number of test samples.
+        classes: number of classes, the first in label order.
         seed: None takes the first samples; an integer draws them at random.
 
     Raises:
-        ValueError: more samples are asked for than there are, or a class would be left without any.
+        ValueError: more classes or samples are asked for than there are, or a class would be left without any.
 
     Example:
         >>> from lastlayer import data
@@ -111,6 +113,8 @@ def subset(
     """
     if train is not None and per_class is not None:
         raise ValueError("give train or per_class, not both")
+    if classes is not None:
+        dataset = _first_classes(dataset, classes)
     changes = {}
     how = "first" if seed is None else f"random (seed {seed})"
     said = []
@@ -131,6 +135,17 @@ def subset(
         changes["test"] = _first(dataset, dataset.test, test, "test", seed)
         said.append(f"{how} {test} test samples")
     return dataset.replace("; ".join(said) or None, **changes)
+
+
+def _first_classes(dataset: Dataset, count: int) -> Dataset:
+    if not 0 < count <= dataset.num_classes:
+        raise ValueError(f"{dataset.name} has {dataset.num_classes} classes, classes={count} were asked for")
+    splits = {name: getattr(dataset, name) for name in ("train", "test", "validation")}
+    return dataset.replace(
+        f"first {count} classes",
+        class_names=dataset.class_names[:count],
+        **{name: s.select((s.target < count).nonzero().squeeze(1)) for name, s in splits.items() if s is not None},
+    )
 
 
 def _first(dataset: Dataset, split: Split, count: int, part: str, seed: int | None) -> Split:
@@ -305,4 +320,4 @@ def _relabel(split: Split, classes: Sequence[int]) -> Split:
     new[torch.tensor(classes)] = torch.arange(len(classes))
     target = new[split.target]
     kept = (target >= 0).nonzero().flatten()
-    return Split(split.inputs[kept], target[kept])
+    return Split(split.select(kept).inputs, target[kept])

@@ -8,7 +8,14 @@ any integer dtype.
 from typing import TYPE_CHECKING, Any
 
 from lastlayer.tasks.accuracies import LongTail, accuracy, long_tail, long_tail_counts, unbiased_accuracy
-from lastlayer.tasks.conditions import CriticalConditions, collapsed, critical_conditions
+from lastlayer.tasks.conditions import (
+    CriticalConditions,
+    Scores,
+    collapse_gap,
+    collapsed,
+    critical_conditions,
+    scores,
+)
 from lastlayer.tasks.confidence import Calibration, calibration
 from lastlayer.tasks.openset import OpenSet, open_set
 from lastlayer.tasks.separation import (
@@ -31,10 +38,12 @@ __all__ = [
     "LongTail",
     "OpenSet",
     "OpenSetMetrics",
+    "Scores",
     "SingleLogit",
     "SingleLogitMetrics",
     "accuracy",
     "calibration",
+    "collapse_gap",
     "collapsed",
     "critical_conditions",
     "log_partition",
@@ -43,6 +52,7 @@ __all__ = [
     "long_tail",
     "long_tail_counts",
     "open_set",
+    "scores",
     "single_logit",
     "unbiased_accuracy",
 ]

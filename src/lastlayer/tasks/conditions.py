@@ -88,13 +88,76 @@ def collapsed(cosines: Tensor, target: Tensor, tol: float) -> bool:
     """
     if not tol >= 0:
         raise ValueError(f"tol must be at least 0, got {tol}")
+    return bool(collapse_gap(cosines, target) <= tol)
+
+
+def collapse_gap(cosines: Tensor, target: Tensor) -> Tensor:
+    """How far the worst cosine of a sample and the classifier is from its value at neural collapse.
+
+        max over samples of max(|cos(w_y, h) - 1|, max_{j != y} |cos(w_j, h) + 1/(K-1)|)
+
+    Args:
+        cosines: (N, K) cosines of features and classifier rows.
+        target: (N,) labels of any integer dtype.
+
+    Returns:
+        Scalar in float64; NaN where a cosine is. With one class the second part is empty.
+
+    Raises:
+        ValueError: for empty input, labels out of range, shapes that disagree.
+        TypeError: for labels that are not integers or cosines that are not floating point.
+
+    Paper: "Classification vs. Deep Feature Learning in Normalized Spaces", Eq. 217.
+
+    Example:
+        >>> round(float(collapse_gap(torch.tensor([[1.0, -0.9], [-1.0, 1.0]]), torch.tensor([0, 1]))), 6)
+        0.1
+    """
     cosines, target = check_pair(cosines, target, "cosines")
-    positive = cosines.gather(1, target[:, None]).double()
-    if not bool(((positive - 1).abs() <= tol).all()):
-        return False
-    if cosines.shape[1] == 1:
-        return True
-    at_collapse = -1 / (cosines.shape[1] - 1)
-    # The label's own column is set to a value that always passes.
-    low, high = torch.aminmax(cosines.double().scatter(1, target[:, None], at_collapse))
-    return bool((high - at_collapse <= tol) & (at_collapse - low <= tol))
+    num_classes = cosines.shape[1]
+    at_collapse = -1 / (num_classes - 1) if num_classes > 1 else 0.0
+    gaps = (cosines.double() - at_collapse).abs()  # (N, K)
+    positive = (cosines.gather(1, target[:, None]).double() - 1).abs()
+    return gaps.scatter(1, target[:, None], positive).max()
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Mean and standard deviation (over N or N (K - 1) values) of the label's score and of the others."""
+
+    positive_mean: Tensor
+    positive_std: Tensor
+    negative_mean: Tensor
+    negative_std: Tensor
+
+
+def scores(scores: Tensor, target: Tensor) -> Scores:
+    """Where the label's score and the other scores lie, as the tables of score distributions report them.
+
+    Args:
+        scores: (N, K) scores without their bias.
+        target: (N,) labels of any integer dtype.
+
+    Returns:
+        Scalars in float64. With one class there is no negative score and its mean and deviation are NaN.
+
+    Raises:
+        ValueError: for empty input, labels out of range, shapes that disagree.
+        TypeError: for labels that are not integers or scores that are not floating point.
+
+    Paper: "Classification vs. Deep Feature Learning in Normalized Spaces", Table 7.
+
+    Example:
+        >>> spread = scores(torch.tensor([[1.0, -1.0], [-3.0, 1.0]]), torch.tensor([0, 1]))
+        >>> float(spread.positive_mean), float(spread.negative_mean), float(spread.negative_std)
+        (1.0, -2.0, 1.0)
+    """
+    scores, target = check_pair(scores, target, "scores")
+    is_label = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, target[:, None], True)
+    positive, negative = scores[is_label].double(), scores[~is_label].double()
+    return Scores(*_mean_and_std(positive), *_mean_and_std(negative))
+
+
+def _mean_and_std(values: Tensor) -> tuple[Tensor, Tensor]:
+    mean = values.mean()
+    return mean, (values - mean).square().mean().sqrt()

@@ -41,7 +41,12 @@ def processor() -> str:
 
 
 def git_state() -> str | None:
-    """The commit of the source tree, with "+changes" where it was edited; None outside a checkout."""
+    """The commit of the source tree, with "+changes" where it was edited; None outside a checkout.
+
+    $LASTLAYER_COMMIT names it where the source was copied without its repository.
+    """
+    if named := os.environ.get("LASTLAYER_COMMIT"):
+        return named
     folder = Path(lastlayer.__file__).parent
     try:
         commit = subprocess.run(

@@ -97,10 +97,10 @@ def _check_data(choice: DataChoice) -> None:
 
 
 def load_data(choice: DataChoice, root: str | Path | None = None) -> data.Dataset:
-    """Read the samples a trial trains and is tested on, in the order: subset, open set, long tail, hold-out."""
+    """Read the samples of a trial, chosen in the order: classes, subset, open set, long tail, hold-out."""
     dataset = data.load(choice.name, root, **choice.options)
-    if choice.train is not None:
-        dataset = data.subset(dataset, choice.train, seed=choice.seed)
+    if choice.classes is not None or choice.train is not None:
+        dataset = data.subset(dataset, choice.train, classes=choice.classes, seed=choice.seed)
     if choice.unknown is not None or choice.unknown_from is not None:
         other = None if choice.unknown_from is None else data.load(choice.unknown_from, root)
         dataset = data.open_set(dataset, choice.unknown, seed=choice.seed, unknown_from=other)

@@ -22,6 +22,7 @@ class DataChoice:
     Attributes:
         name: a data set's name, or the path of a folder of images, a .npz or a .safetensors file.
         options: what its reader takes.
+        classes: keep the first this many classes; None for all.
         train: keep this many training samples, drawn with `seed`; None for all.
         long_tail: imbalance factor of an exponential class profile; None leaves the classes as they are.
         unknown: number of classes hidden from training, met at test time only.
@@ -32,6 +33,7 @@ class DataChoice:
 
     name: str = "digits"
     options: Options = field(default_factory=dict)
+    classes: int | None = None
     train: int | None = None
     long_tail: float | None = None
     unknown: int | None = None
@@ -40,6 +42,7 @@ class DataChoice:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        _within(self, "classes", 2)
         _within(self, "train", 1)
         _within(self, "long_tail", 1.0)
         _within(self, "unknown", 1)

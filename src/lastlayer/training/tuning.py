@@ -31,13 +31,13 @@ def candidates(trial: Trial) -> list[Trial]:
     return grid
 
 
-def best_settings(trial: Trial, grid: Sequence[Trial], folder: Callable[[Trial], RunFolder]) -> tuple[Trial, str]:
-    """The trial with the settings of the best candidate: highest validation accuracy, ties by validation NLL.
+def best_candidate(grid: Sequence[Trial], folder: Callable[[Trial], RunFolder]) -> tuple[Trial, float, int]:
+    """The candidate with the highest validation accuracy, ties by validation NLL.
 
     Candidates that failed (a rate too large diverges) count as worst.
 
     Returns:
-        The trial, and a sentence on what was chosen.
+        The candidate, its validation accuracy, and how many candidates were done.
 
     Raises:
         ValueError: when every candidate failed.
@@ -48,13 +48,19 @@ def best_settings(trial: Trial, grid: Sequence[Trial], folder: Callable[[Trial],
             measures = folder(candidate).result()["measures"]["validation"]
             scored.append((measures["accuracy"], -measures["nll"], candidate))
     if not scored:
-        raise ValueError(f"every setting tried for {trial.loss.name} failed: see lastlayer status")
+        raise ValueError(f"every setting tried for {grid[0].loss.name} failed: see lastlayer status")
     accuracy, _, best = max(scored, key=lambda entry: entry[:2])
+    return best, accuracy, len(scored)
+
+
+def best_settings(trial: Trial, grid: Sequence[Trial], folder: Callable[[Trial], RunFolder]) -> tuple[Trial, str]:
+    """The trial with the learning rate and weight decay of its `best_candidate`, and a sentence on what was chosen."""
+    best, accuracy, done = best_candidate(grid, folder)
     optimiser = best.optimiser
     rates = sorted({candidate.optimiser.lr or 0.0 for candidate in grid})
     edge = " (at the edge of the grid)" if optimiser.lr in (rates[0], rates[-1]) else ""
     note = (
         f"lr {optimiser.lr:g}{edge}, weight decay {optimiser.weight_decay:g}, validation accuracy {accuracy:.4f}, "
-        f"{len(scored)} of {len(grid)} candidates done"
+        f"{done} of {len(grid)} candidates done"
     )
     return dataclasses.replace(trial, optimiser=optimiser), note

@@ -1,0 +1,34 @@
+"""The five papers as data: every table, figure and claim, rerun with one call and set beside the published number.
+
+store = Store("results")
+reproduce(artifact("sln.table1"), "smoke", Plan(Path("runs")), store)
+judge("000-01", store)
+"""
+
+from lastlayer.papers._artifact import PAPERS, SIZES, Artifact, Cell, Choice, Grid, Size, artifact, artifacts
+from lastlayer.papers._claims import Claim, claims, judge, needs
+from lastlayer.papers._evidence import Verdict
+from lastlayer.papers._observations import NotRunError, Observations, Row, Store
+from lastlayer.papers._reproduce import reproduce
+
+__all__ = [
+    "PAPERS",
+    "SIZES",
+    "Artifact",
+    "Cell",
+    "Choice",
+    "Claim",
+    "Grid",
+    "NotRunError",
+    "Observations",
+    "Row",
+    "Size",
+    "Store",
+    "Verdict",
+    "artifact",
+    "artifacts",
+    "claims",
+    "judge",
+    "needs",
+    "reproduce",
+]

@@ -1,0 +1,261 @@
+"""A published table or figure as data: the grid of trials behind it, at three sizes, read from one TOML file a paper.
+
+The file of a paper holds:
+
+    [paper]             id, title
+    [settings]          of every trial, by the dotted names of `Trial.with_settings`
+    [smoke]             settings laid over every artifact at smoke size
+    [choices.NAME]      what the paper leaves open: value, reason, and settings if it changes any
+    [artifacts.NAME]
+        where, shows            "Table 1", and one line on what it shows
+        published               CSV of the printed numbers: label columns, column, value, std
+        columns                 {title = spec}: a spec is split.measure, as in "test.accuracy", after an optional
+                                "1-" or "-" and before an optional "%"
+        choices                 names of the choices it takes
+        settings                laid over the paper's
+        seeds                   how many
+        axes.NAME.POINT         settings of one value of a label; may also hold columns of its own
+        select                  {over = {setting = [values]}, per = [axes]}: chosen on a validation split first
+        curves                  keep the measures of every evaluation, not only the last
+        figure                  {x, y, by, log}: which line chart to draw; x is an axis or "epoch"
+        compute                 name of a function that makes the numbers where there is nothing to train
+        observe                 name of a function that measures more on the finished runs
+        small, smoke            {note, seeds, settings, keep = {axis = [points]}, select, arguments}
+        arguments               of compute, at paper size
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any, Literal, get_args
+
+from lastlayer._words import nearest
+from lastlayer.training.trial import Trial
+
+Size = Literal["smoke", "small", "paper"]
+SIZES: tuple[Size, ...] = get_args(Size)
+PAPERS = ("sln", "equal_losses", "logit_separation", "normalized_scaling", "bn_wd", "all_losses")
+SMOKE_POINTS = 2  # of each axis, and as many seeds, where the artifact does not say which
+
+Settings = Mapping[str, Any]
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Something the paper leaves open, settled here.
+
+    Attributes:
+        value: what was chosen.
+        reason: why, or where it comes from.
+        settings: of the trials, where the choice changes any.
+    """
+
+    value: str
+    reason: str
+    settings: Settings = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Settings chosen on a validation split before the trials of an artifact run.
+
+    Attributes:
+        over: candidate values by setting; all combinations are tried with one seed and a tenth held out.
+        per: labels that each have a choice of their own.
+    """
+
+    over: Mapping[str, Sequence[Any]]
+    per: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place in the table: its labels, its trial (without a seed of its own) and how its columns are read."""
+
+    labels: Labels
+    trial: Trial
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What an artifact runs at one size.
+
+    Attributes:
+        cells: all combinations of the points of the axes.
+        seeds: of each cell.
+        selection: what is chosen first, if anything.
+        note: how this differs from the published setting.
+        arguments: of the function of a computed artifact.
+    """
+
+    cells: tuple[Cell, ...]
+    seeds: tuple[int, ...]
+    selection: Selection | None
+    note: str
+    arguments: Settings
+
+    def trials(self) -> list[Trial]:
+        """Every trial with each seed, resolved; cells that share a trial share its runs."""
+        made = [cell.trial.with_settings({"seed": seed}).resolved() for cell in self.cells for seed in self.seeds]
+        return list({trial.identity: trial for trial in made}.values())
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A published table or figure, or a check of a theorem.
+
+    Attributes:
+        name: such as sln.table1.
+        where: in the paper, such as "Table 1".
+        shows: one line.
+        columns: spec of each column by its title.
+        choices: what the paper leaves open, by name.
+        published: file of the printed numbers, if it prints any.
+        curves: whether the measures of every evaluation are kept.
+        figure: the line chart to draw, if any.
+        compute: name of the function that makes the numbers, where nothing is trained.
+        observe: name of the function that measures more on the finished runs.
+    """
+
+    name: str
+    where: str
+    shows: str
+    columns: Mapping[str, str]
+    choices: Mapping[str, Choice]
+    published: str | None
+    curves: bool
+    figure: Mapping[str, Any] | None
+    compute: str | None
+    observe: str | None
+    _content: Mapping[str, Any]
+    _layers: tuple[Settings, ...]
+    _smoke: Settings
+
+    @property
+    def paper(self) -> str:
+        """Name of its paper."""
+        return self.name.partition(".")[0]
+
+    @property
+    def axes(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Settings by axis and point."""
+        return {axis: dict(points) for axis, points in self._content.get("axes", {}).items()}
+
+    def grid(self, size: Size) -> Grid:
+        """What to run at a size.
+
+        Raises:
+            ValueError: for a setting that no trial has.
+        """
+        own: dict[str, Any] = {} if size == "paper" else dict(self._content.get(size, {}))
+        keep = own.get("keep", {})
+        axes = {axis: self._kept(axis, points, keep.get(axis), size) for axis, points in self.axes.items()}
+        after = [self._smoke] if size == "smoke" else []
+        after.append(own.get("settings", {}))
+        cells = []
+        if self.compute is None:
+            for combination in itertools.product(*(points.items() for points in axes.values())):
+                labels = {axis: label for axis, (label, _) in zip(axes, combination, strict=True)}
+                columns, layers = dict(self.columns), list(self._layers)
+                for _, point in combination:
+                    columns |= point.get("columns", {})
+                    layers.append({name: value for name, value in point.items() if name != "columns"})
+                cells.append(Cell(labels, _lay(*layers, *after), columns))
+        content = own.get("select", self._content.get("select"))
+        selection = None
+        if content:
+            selection = Selection(dict(content["over"]), tuple(content.get("per", axes)))
+        published = int(self._content.get("seeds", 1))
+        seeds = tuple(range(own.get("seeds", min(published, SMOKE_POINTS) if size == "smoke" else published)))
+        arguments = {**self._content.get("arguments", {}), **own.get("arguments", {})}
+        return Grid(tuple(cells), seeds, selection, str(own.get("note", "")), arguments)
+
+    def _kept(self, axis: str, points: Mapping[str, Any], keep: Sequence[str] | None, size: Size) -> dict[str, Any]:
+        if keep is None:
+            return dict(itertools.islice(points.items(), SMOKE_POINTS if size == "smoke" else None))
+        for label in keep:
+            if label not in points:
+                raise ValueError(f"{self.name}: axis {axis} has no point {label!r}{nearest(label, points)}")
+        return {label: points[label] for label in keep}
+
+
+def artifacts() -> dict[str, Artifact]:
+    """Every artifact of every paper, by name."""
+    return {name: one for paper in PAPERS for name, one in _read(paper).items()}
+
+
+def artifact(name: str) -> Artifact:
+    """The artifact of a name such as sln.table1.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest one.
+
+    Example:
+        >>> artifact("sln.table1").where
+        'Table 1'
+    """
+    known = artifacts()
+    if name not in known:
+        raise ValueError(f"there is no artifact {name!r}{nearest(name, known)}; `lastlayer reproduce --list` shows all")
+    return known[name]
+
+
+_KEYS = {
+    "where", "shows", "published", "columns", "choices", "settings", "seeds", "axes", "select", "curves", "figure",
+    "compute", "observe", "small", "smoke", "arguments",
+}  # fmt: skip
+_SIZE_KEYS = {"note", "seeds", "settings", "keep", "select", "arguments"}
+
+
+@functools.cache
+def _read(paper: str) -> dict[str, Artifact]:
+    file = files("lastlayer.papers") / f"{paper}.toml"
+    content = tomllib.loads(file.read_text())
+    _only({"paper", "settings", "smoke", "choices", "artifacts"}, content, file.name)
+    choices = {name: Choice(**entry) for name, entry in content.get("choices", {}).items()}
+    made = {}
+    for short, entry in content["artifacts"].items():
+        name = f"{paper}.{short}"
+        _only(_KEYS, entry, name)
+        for size in ("small", "smoke"):
+            _only(_SIZE_KEYS, entry.get(size, {}), f"{name}, {size}")
+        for choice in entry.get("choices", []):
+            _only(set(choices), [choice], f"{name}, choices")
+        taken = {choice: choices[choice] for choice in entry.get("choices", [])}
+        made[name] = Artifact(
+            name,
+            entry["where"],
+            entry["shows"],
+            entry.get("columns", {}),
+            taken,
+            entry.get("published"),
+            entry.get("curves", False),
+            entry.get("figure"),
+            entry.get("compute"),
+            entry.get("observe"),
+            entry,
+            (content.get("settings", {}), *(c.settings for c in taken.values()), entry.get("settings", {})),
+            content.get("smoke", {}),
+        )
+    return made
+
+
+def _lay(*layers: Settings) -> Trial:
+    """The trial of some settings, later layers over earlier ones."""
+    trial = Trial()
+    for layer in layers:
+        trial = trial.with_settings(layer)
+    return trial
+
+
+def _only(allowed: set[str], given: Any, where: str) -> None:
+    for name in given:
+        if name not in allowed:
+            raise ValueError(f"{where}: there is no {name!r}{nearest(name, allowed)}")

@@ -1,0 +1,217 @@
+"""What was observed: one CSV file for each artifact and size, a row for each cell, seed and evaluation.
+
+Columns: the labels of the artifact; seed; epoch; status (done, failed, chance); every measure as split.name; then
+selected (settings chosen on validation), seconds, run, commit and machine. It is all that tables, figures and verdicts
+read, so that runs made in pieces, on other machines, on other days add up.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lastlayer.papers._artifact import SIZES, Labels, Size
+from lastlayer.runs.files import write_atomically
+
+_FACTS = ("selected", "seconds", "run", "commit", "machine")
+
+
+class NotRunError(LookupError):
+    """What was asked for has not been run."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One evaluation of one run, or one result of a computation.
+
+    Attributes:
+        labels: of its cell.
+        seed: of its trial.
+        epoch: after which it was measured.
+        values: by split.measure.
+        status: done; failed; or chance, for a run that learned nothing.
+        facts: selected, seconds, run, commit, machine.
+    """
+
+    labels: Labels
+    seed: int
+    epoch: int
+    values: Mapping[str, float]
+    status: str = "done"
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What a newer row of the same evaluation replaces."""
+        return (*sorted(self.labels.items()), self.seed, self.epoch)
+
+
+@dataclass(frozen=True)
+class Observations:
+    """The rows of one artifact at one size."""
+
+    artifact: str
+    size: Size
+    rows: tuple[Row, ...]
+
+    def final(self, **labels: str) -> list[Row]:
+        """The last row of each finished run whose labels agree, in the order of the file.
+
+        Raises:
+            NotRunError: when there is none.
+        """
+        last: dict[tuple[object, ...], Row] = {}
+        for row in self._matching(labels):
+            cell = (*sorted(row.labels.items()), row.seed)
+            if row.status == "done" and (cell not in last or row.epoch >= last[cell].epoch):
+                last[cell] = row
+        if not last:
+            named = ", ".join(f"{name} {value}" for name, value in labels.items()) or "anything"
+            raise NotRunError(f"{self.artifact} ({self.size}): no finished run of {named}")
+        return list(last.values())
+
+    def values(self, measure: str, **labels: str) -> dict[int, float]:
+        """A measure at the end of training, by seed, of the one cell that the labels leave.
+
+        Raises:
+            NotRunError: when it was not run or not measured.
+            ValueError: when the labels leave several cells.
+        """
+        found: dict[int, float] = {}
+        for row in self.final(**labels):
+            if row.seed in found:
+                raise ValueError(f"{self.artifact}: {labels} leaves several cells, among them {dict(row.labels)}")
+            found[row.seed] = self._value(row, measure)
+        return found
+
+    def curve(self, measure: str, seed: int, **labels: str) -> dict[int, float]:
+        """A measure by epoch, of one run.
+
+        Raises:
+            NotRunError: when it was not run or not measured.
+        """
+        rows = [row for row in self._matching(labels) if row.seed == seed and row.status == "done"]
+        if not rows:
+            raise NotRunError(f"{self.artifact} ({self.size}): no finished run of {labels} with seed {seed}")
+        return {row.epoch: self._value(row, measure) for row in sorted(rows, key=lambda row: row.epoch)}
+
+    def points(self, axis: str) -> list[str]:
+        """The labels of an axis that occur, in the order of the file."""
+        return list(dict.fromkeys(row.labels[axis] for row in self.rows))
+
+    def merged(self, newer: Sequence[Row]) -> Observations:
+        """With newer rows in place of those of the same evaluations."""
+        rows = {row.key: row for row in self.rows} | {row.key: row for row in newer}
+        return Observations(self.artifact, self.size, tuple(rows.values()))
+
+    def _matching(self, labels: Mapping[str, str]) -> Iterator[Row]:
+        return (row for row in self.rows if all(row.labels.get(name) == value for name, value in labels.items()))
+
+    def _value(self, row: Row, measure: str) -> float:
+        if measure not in row.values:
+            raise NotRunError(f"{self.artifact} ({self.size}): {measure} was not measured")
+        return row.values[measure]
+
+
+def read_spec(spec: str, values: Mapping[str, float]) -> float:
+    """The value of a column: split.measure, after an optional "1-" or "-", before an optional "%"; NaN if not measured.
+
+    Example:
+        >>> read_spec("1-test.auprc%", {"test.auprc": 0.9375})
+        6.25
+    """
+    sign, _, name = spec.removesuffix("%").rpartition("-")
+    value = values.get(name, math.nan)
+    if spec.startswith(("1-", "-")):
+        value = float(sign or 0) - value
+    return 100 * value if spec.endswith("%") else value
+
+
+class Store:
+    """The folder of all observations: PAPER/ARTIFACT-SIZE.csv.
+
+    Args:
+        folder: it need not exist.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def path(self, name: str, size: Size) -> Path:
+        """The file of an artifact at a size."""
+        paper, _, short = name.partition(".")
+        return self.folder / paper / f"{short}-{size}.csv"
+
+    def sizes(self, name: str) -> list[Size]:
+        """The sizes at which there are observations, the largest last."""
+        return [size for size in SIZES if self.path(name, size).exists()]
+
+    def read(self, name: str, size: Size) -> Observations:
+        """The observations of an artifact at a size; without rows where there is no file.
+
+        Raises:
+            ValueError: for a file that is none of ours, naming it and the line.
+        """
+        path = self.path(name, size)
+        if not path.exists():
+            return Observations(name, size, ())
+        return Observations(name, size, tuple(_parse(path)))
+
+    def evidence(self, name: str) -> Observations:
+        """The observations of the largest size there is; smoke proves nothing and does not count.
+
+        Raises:
+            NotRunError: when there is none.
+        """
+        sizes = [size for size in self.sizes(name) if size != "smoke"]
+        if not sizes:
+            raise NotRunError(f"{name} has not been run at size small or paper")
+        return self.read(name, sizes[-1])
+
+    def add(self, name: str, size: Size, rows: Sequence[Row]) -> Path:
+        """Merge rows into the file of an artifact; a crash leaves the old file or the new one."""
+        merged = self.read(name, size).merged(rows)
+        path = self.path(name, size)
+        write_atomically(path, _format(merged).encode())
+        return path
+
+
+def _format(observed: Observations) -> str:
+    labels = list(dict.fromkeys(name for row in observed.rows for name in row.labels))
+    measures = sorted({name for row in observed.rows for name in row.values})
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*labels, "seed", "epoch", "status", *measures, *_FACTS])
+    for row in observed.rows:
+        values = [repr(row.values[name]) if name in row.values else "" for name in measures]
+        facts = [row.facts.get(name, "") for name in _FACTS]
+        writer.writerow(
+            [*(row.labels.get(name, "") for name in labels), row.seed, row.epoch, row.status, *values, *facts]
+        )
+    return out.getvalue()
+
+
+def _parse(path: Path) -> Iterator[Row]:
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        names = list(reader.fieldnames or [])
+        if not {"seed", "epoch", "status"} <= set(names):
+            raise ValueError(f"{path} holds no observations: it has no columns seed, epoch and status")
+        labels = names[: names.index("seed")]
+        measures = [name for name in names[names.index("status") + 1 :] if name not in _FACTS]
+        for number, line in enumerate(reader, start=2):
+            try:
+                yield Row(
+                    {name: line[name] for name in labels},
+                    int(line["seed"]),
+                    int(line["epoch"]),
+                    {name: float(line[name]) for name in measures if line[name]},
+                    line["status"],
+                    {name: line[name] for name in _FACTS if line.get(name)},
+                )
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{path}, line {number}: {error}") from error

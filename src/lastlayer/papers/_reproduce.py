@@ -1,0 +1,203 @@
+"""Running an artifact: choose what is chosen on validation, train the grid, and write down what was observed."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lastlayer.papers._artifact import Artifact, Cell, Grid, Labels, Selection, Size
+from lastlayer.papers._observations import Observations, Row, Store
+from lastlayer.runners import Plan, run_trials
+from lastlayer.runs import RunFolder
+from lastlayer.training.trial import Trial
+from lastlayer.training.tuning import HOLDOUT, TUNING_SEED, best_candidate
+
+ABOVE_CHANCE = 1.05  # times the share of the largest class: a run below that on its training set learned nothing
+
+Run = Callable[[Sequence[Trial], Plan, str], None]
+Told = Callable[[str], None]
+
+
+def reproduce(
+    artifact: Artifact,
+    size: Size,
+    plan: Plan,
+    store: Store,
+    *,
+    only: Mapping[str, Sequence[str]] | None = None,
+    seeds: Sequence[int] | None = None,
+    run: Run | None = None,
+    tell: Told = lambda line: None,
+) -> Observations:
+    """Run what is missing of an artifact and merge what it shows into the store.
+
+    Args:
+        artifact: which.
+        size: smoke, small or paper.
+        plan: where and how trials run.
+        store: where observations go.
+        only: labels to keep, by axis; all without.
+        seeds: instead of the artifact's own.
+        run: trains trials; shows progress if it likes. It may leave some failed.
+        tell: is told what was chosen and what was left out, a line at a time.
+
+    Returns:
+        Everything observed so far at this size.
+    """
+    grid = restricted(artifact, size, only, seeds)
+    if artifact.compute is not None:
+        compute = getattr(_module(artifact), artifact.compute)
+        rows = [dataclasses.replace(row, facts=_facts_here() | dict(row.facts)) for row in compute(**grid.arguments)]
+    else:
+        run = run or _run_quietly
+        chosen = [""] * len(grid.cells)
+        if grid.selection is not None:
+            grid, chosen = _select(artifact, grid, grid.selection, plan, run, tell)
+        run(grid.trials(), plan, f"{artifact.name}, {size}")
+        rows = list(_observe(artifact, grid, plan, chosen, tell))
+    store.add(artifact.name, size, rows)
+    return store.read(artifact.name, size)
+
+
+def restricted(
+    artifact: Artifact,
+    size: Size,
+    only: Mapping[str, Sequence[str]] | None = None,
+    seeds: Sequence[int] | None = None,
+) -> Grid:
+    """The grid of an artifact with some of its labels and seeds.
+
+    Raises:
+        ValueError: for a label or an axis that the grid does not have.
+    """
+    grid = artifact.grid(size)
+    for axis, wanted in (only or {}).items():
+        there = list(dict.fromkeys(cell.labels.get(axis, "") for cell in grid.cells))
+        if axis not in artifact.axes:
+            raise ValueError(f"{artifact.name} has no axis {axis!r}; it has {', '.join(artifact.axes) or 'none'}")
+        for label in wanted:
+            if label not in there:
+                raise ValueError(f"{artifact.name} at size {size} has no {axis} {label!r}; it has {', '.join(there)}")
+        grid = dataclasses.replace(grid, cells=tuple(cell for cell in grid.cells if cell.labels[axis] in wanted))
+    return grid if seeds is None else dataclasses.replace(grid, seeds=tuple(seeds))
+
+
+def candidates(selection: Selection, trial: Trial) -> list[Trial]:
+    """The trials tried before a cell runs: every combination of the settings chosen, with a part held out."""
+    made = []
+    for values in itertools.product(*selection.over.values()):
+        settings = dict(zip(selection.over, values, strict=True))
+        settings |= {"data.holdout": trial.data.holdout or HOLDOUT, "seed": TUNING_SEED, "evaluations": 1}
+        made.append(trial.with_settings(settings).resolved())
+    return made
+
+
+def _select(
+    artifact: Artifact, grid: Grid, selection: Selection, plan: Plan, run: Run, tell: Told
+) -> tuple[Grid, list[str]]:
+    """The grid with the settings that did best on validation, and what was chosen for each cell."""
+    groups: dict[tuple[str, ...], Cell] = {}
+    for cell in grid.cells:
+        groups.setdefault(_group(selection, cell.labels), cell)
+    tried = {group: candidates(selection, cell.trial) for group, cell in groups.items()}
+    run([trial for made in tried.values() for trial in made], plan, f"{artifact.name}: choosing {_names(selection)}")
+    best: dict[tuple[str, ...], dict[str, Any]] = {}
+    for group, made in tried.items():
+        winner, accuracy, done = best_candidate(made, plan.folder)
+        values = list(itertools.product(*selection.over.values()))[made.index(winner)]
+        best[group] = dict(zip(selection.over, values, strict=True))
+        tell(f"{' '.join(group) or artifact.name}: {_text(best[group])}, validation accuracy {accuracy:.4f}, "
+             f"{done} of {len(made)} candidates done")  # fmt: skip
+    cells, chosen = [], []
+    for cell in grid.cells:
+        settings = best[_group(selection, cell.labels)]
+        cells.append(dataclasses.replace(cell, trial=cell.trial.with_settings(settings)))
+        chosen.append(_text(settings))
+    return dataclasses.replace(grid, cells=tuple(cells)), chosen
+
+
+def _observe(artifact: Artifact, grid: Grid, plan: Plan, chosen: Sequence[str], tell: Told) -> list[Row]:
+    rows = []
+    done: list[tuple[Labels, int, RunFolder]] = []
+    for cell, selected in zip(grid.cells, chosen, strict=True):
+        for seed in grid.seeds:
+            trial = cell.trial.with_settings({"seed": seed}).resolved()
+            folder = plan.folder(trial)
+            where = f"{' '.join(cell.labels.values())}, seed {seed}"
+            if folder.status != "done":
+                reason = folder.failure()["error"] if folder.status == "failed" else folder.status
+                tell(f"no result: {where}: {reason}")
+                if folder.status == "failed":
+                    rows.append(Row(cell.labels, seed, 0, {}, "failed", {"run": trial.identity, "selected": selected}))
+                continue
+            found = _rows(artifact, cell, seed, folder.result(), selected, trial.identity)
+            if found[-1].status == "chance":
+                tell(f"no result: {where}: training accuracy at the level of chance")
+            else:
+                done.append((cell.labels, seed, folder))
+            rows += found
+    if artifact.observe is not None:
+        rows += getattr(_module(artifact), artifact.observe)(done, plan)
+    return rows
+
+
+def _rows(
+    artifact: Artifact, cell: Cell, seed: int, result: Mapping[str, Any], selected: str, identity: str
+) -> list[Row]:
+    history = result["history"] if artifact.curves else result["history"][-1:]
+    facts = {
+        "selected": selected,
+        "seconds": f"{result['seconds']:.1f}",
+        "run": identity,
+        "commit": str(result["machine"]["git"] or ""),
+        "machine": str(result["machine"]["device"]),
+    }
+    status = "chance" if _is_chance(result) else "done"
+    rows = []
+    for entry in history:
+        values = {f"{part}.{name}": value for part in ("train", "test") for name, value in entry[part].items()}
+        if entry is history[-1]:
+            extra = {part: measures for part, measures in result["measures"].items() if part not in ("train", "test")}
+            if "best" in result:
+                extra["best"] = result["best"]["test"]
+            values |= {f"{part}.{name}": value for part, measures in extra.items() for name, value in measures.items()}
+        rows.append(Row(cell.labels, seed, int(entry["epoch"]), values, status, facts))
+    return rows
+
+
+def _is_chance(result: Mapping[str, Any]) -> bool:
+    share = 1 / len(result["data"]["class_names"])
+    return bool(result["measures"]["train"]["accuracy"] <= ABOVE_CHANCE * share)
+
+
+def _module(artifact: Artifact) -> Any:
+    return importlib.import_module(f"lastlayer.papers.{artifact.paper}")
+
+
+def _group(selection: Selection, labels: Labels) -> tuple[str, ...]:
+    return tuple(labels[axis] for axis in selection.per)
+
+
+def _names(selection: Selection) -> str:
+    return " and ".join(name.rpartition(".")[2] for name in selection.over)
+
+
+def _text(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def _run_quietly(trials: Sequence[Trial], plan: Plan, title: str) -> None:
+    for _ in run_trials(trials, plan):
+        pass
+
+
+def _facts_here() -> dict[str, str]:
+    import torch
+
+    from lastlayer.training.machine import describe_machine
+
+    machine = describe_machine(torch.device("cpu"))
+    return {"commit": str(machine["git"] or ""), "machine": str(machine["device"])}
