@@ -15,6 +15,7 @@ from lastlayer.cli.export import export
 from lastlayer.cli.measure import measure
 from lastlayer.cli.probe import linear_probe
 from lastlayer.cli.report import report
+from lastlayer.cli.reproduce import reproduce
 from lastlayer.cli.status import status
 from lastlayer.cli.theory import theory
 
@@ -41,7 +42,7 @@ def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-for _command in (compare, train, linear_probe, measure, report, status, export, doctor):
+for _command in (compare, train, linear_probe, measure, reproduce, report, status, export, doctor):
     app.command()(_in_one_line(_command))
 app.add_typer(data, name="data")
 app.add_typer(theory, name="theory")

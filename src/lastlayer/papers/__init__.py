@@ -5,11 +5,14 @@ reproduce(artifact("sln.table1"), "smoke", Plan(Path("runs")), store)
 judge("000-01", store)
 """
 
+from lastlayer.papers import _cost as cost
 from lastlayer.papers._artifact import PAPERS, SIZES, Artifact, Cell, Choice, Grid, Size, artifact, artifacts
 from lastlayer.papers._claims import Claim, claims, judge, needs
 from lastlayer.papers._evidence import Verdict
+from lastlayer.papers._figure import figure
 from lastlayer.papers._observations import NotRunError, Observations, Row, Store
 from lastlayer.papers._reproduce import reproduce
+from lastlayer.papers._table import Entry, Line, lines, published
 
 __all__ = [
     "PAPERS",
@@ -18,7 +21,9 @@ __all__ = [
     "Cell",
     "Choice",
     "Claim",
+    "Entry",
     "Grid",
+    "Line",
     "NotRunError",
     "Observations",
     "Row",
@@ -28,7 +33,11 @@ __all__ = [
     "artifact",
     "artifacts",
     "claims",
+    "cost",
+    "figure",
     "judge",
+    "lines",
     "needs",
+    "published",
     "reproduce",
 ]

@@ -14,13 +14,15 @@ The file of a paper holds:
         choices                 names of the choices it takes
         settings                laid over the paper's
         seeds                   how many
-        axes.NAME.POINT         settings of one value of a label; may also hold columns of its own
+        axes.NAME.POINT         settings of one value of a label; may also hold columns of its own, and under small or
+                                smoke settings for that size alone
         select                  {over = {setting = [values]}, per = [axes]}: chosen on a validation split first
         curves                  keep the measures of every evaluation, not only the last
         figure                  {x, y, by, log}: which line chart to draw; x is an axis or "epoch"
         compute                 name of a function that makes the numbers where there is nothing to train
         observe                 name of a function that measures more on the finished runs
-        small, smoke            {note, seeds, settings, keep = {axis = [points]}, select, arguments}
+        small, smoke, paper     {note, seeds, settings, keep = {axis = [points]}, select, arguments}; paper has only
+                                to keep the published points of an axis that also has stand-ins
         arguments               of compute, at paper size
 """
 
@@ -154,7 +156,7 @@ class Artifact:
         Raises:
             ValueError: for a setting that no trial has.
         """
-        own: dict[str, Any] = {} if size == "paper" else dict(self._content.get(size, {}))
+        own: dict[str, Any] = dict(self._content.get(size, {}))
         keep = own.get("keep", {})
         axes = {axis: self._kept(axis, points, keep.get(axis), size) for axis, points in self.axes.items()}
         after = [self._smoke] if size == "smoke" else []
@@ -163,11 +165,12 @@ class Artifact:
         if self.compute is None:
             for combination in itertools.product(*(points.items() for points in axes.values())):
                 labels = {axis: label for axis, (label, _) in zip(axes, combination, strict=True)}
-                columns, layers = dict(self.columns), list(self._layers)
+                columns, layers, last = dict(self.columns), list(self._layers), list(after)
                 for _, point in combination:
                     columns |= point.get("columns", {})
-                    layers.append({name: value for name, value in point.items() if name != "columns"})
-                cells.append(Cell(labels, _lay(*layers, *after), columns))
+                    layers.append({name: value for name, value in point.items() if name not in ("columns", *SIZES)})
+                    last.append(point.get(size, {}))
+                cells.append(Cell(labels, _lay(*layers, *last), columns))
         content = own.get("select", self._content.get("select"))
         selection = None
         if content:
@@ -209,7 +212,7 @@ def artifact(name: str) -> Artifact:
 
 _KEYS = {
     "where", "shows", "published", "columns", "choices", "settings", "seeds", "axes", "select", "curves", "figure",
-    "compute", "observe", "small", "smoke", "arguments",
+    "compute", "observe", "small", "smoke", "paper", "arguments",
 }  # fmt: skip
 _SIZE_KEYS = {"note", "seeds", "settings", "keep", "select", "arguments"}
 
@@ -224,7 +227,7 @@ def _read(paper: str) -> dict[str, Artifact]:
     for short, entry in content["artifacts"].items():
         name = f"{paper}.{short}"
         _only(_KEYS, entry, name)
-        for size in ("small", "smoke"):
+        for size in SIZES:
             _only(_SIZE_KEYS, entry.get(size, {}), f"{name}, {size}")
         for choice in entry.get("choices", []):
             _only(set(choices), [choice], f"{name}, choices")

@@ -139,9 +139,13 @@ def _observe(artifact: Artifact, grid: Grid, plan: Plan, chosen: Sequence[str], 
             else:
                 done.append((cell.labels, seed, folder))
             rows += found
-    if artifact.observe is not None:
-        rows += getattr(_module(artifact), artifact.observe)(done, plan)
-    return rows
+    if artifact.observe is None:
+        return rows
+    by_key = {row.key: row for row in rows}
+    for more in getattr(_module(artifact), artifact.observe)(done, plan):
+        same = by_key.get(more.key)
+        by_key[more.key] = more if same is None else dataclasses.replace(same, values={**same.values, **more.values})
+    return list(by_key.values())
 
 
 def _rows(
@@ -158,7 +162,8 @@ def _rows(
     status = "chance" if _is_chance(result) else "done"
     rows = []
     for entry in history:
-        values = {f"{part}.{name}": value for part in ("train", "test") for name, value in entry[part].items()}
+        parts = [part for part in ("train", "validation", "test") if part in entry]
+        values = {f"{part}.{name}": value for part in parts for name, value in entry[part].items()}
         if entry is history[-1]:
             extra = {part: measures for part, measures in result["measures"].items() if part not in ("train", "test")}
             if "best" in result:

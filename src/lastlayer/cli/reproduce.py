@@ -1,0 +1,252 @@
+"""`lastlayer reproduce`: any table, figure or claim of the five papers, ours beside the published number."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lastlayer.cli._running import run
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lastlayer.papers import Artifact, Observations, Store
+    from lastlayer.training import Trial
+
+_OUTCOME_STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yellow", "not run": "dim"}
+_PLAIN_WIDTH = 120
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Artifacts such as sln.table1, or papers such as sln."),
+    ] = None,
+    size: Annotated[
+        str, typer.Option(help="smoke (seconds), small (minutes on a GPU) or paper (all of it).")
+    ] = "small",
+    show_list: Annotated[bool, typer.Option("--list", help="Show every artifact and what it would take.")] = False,
+    scorecard: Annotated[bool, typer.Option("--scorecard", help="Print the verdict on every claim.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="AXIS=LABEL,...", help="Keep some labels: --only loss=CE,SLN.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds instead of the artifact's own: 3, or 5-9.")] = None,
+    show: Annotated[bool, typer.Option("--show", help="Run nothing: show what has been observed.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder of the observations.")] = Path("results"),
+    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ..., or auto.")] = "auto",
+    workers: Annotated[int | None, typer.Option(help="Processes on the CPU; one a core if not given.")] = None,
+    pack: Annotated[int | None, typer.Option(help="Trials at a time on a GPU; what fits if not given.", min=1)] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Where data sets lie.")] = None,
+    retry_failed: Annotated[bool, typer.Option(help="Run failed trials again.")] = False,
+) -> None:
+    """Rerun a table or figure of the five papers and print it beside the published numbers.
+
+    What was observed is kept as CSV under ./results, the runs under ./runs: the same command again skips what is done
+    and resumes what was cut. Claims that rest on the artifact are judged at the end.
+    """
+    from lastlayer import papers
+    from lastlayer.runners import Plan
+
+    console = _console()
+    store = papers.Store(out)
+    if size not in papers.SIZES:
+        raise ValueError(f"--size must be one of {', '.join(papers.SIZES)}, got {size!r}")
+    if show_list:
+        _print_list(console, _chosen(names), store, device)
+        return
+    if scorecard:
+        _print_scorecard(console, [claim.id for claim in papers.claims()], store)
+        return
+    if not names:
+        raise ValueError("name an artifact, such as sln.table1; --list shows all, --scorecard the verdicts")
+    plan = Plan(runs, device, workers, pack, data_root=data_root, retry_failed=retry_failed)
+    for artifact in _chosen(names):
+        if show:
+            observed = store.read(artifact.name, size)
+        else:
+            observed = papers.reproduce(
+                artifact,
+                size,
+                plan,
+                store,
+                only=_only(only),
+                seeds=_seeds(seeds),
+                run=run,
+                tell=lambda line: typer.echo(line, err=True),
+            )
+        _print_artifact(console, artifact, observed)
+        if page := _write_page(artifact, observed, runs):
+            console.print(f"page: {page}", highlight=False)
+        if observed.rows:
+            console.print(f"observations: {store.path(artifact.name, size)}", highlight=False)
+        concerned = [claim.id for claim in papers.claims() if artifact.name in papers.needs(claim.id)]
+        if concerned and size != "smoke":  # which proves nothing
+            _print_scorecard(console, concerned, store)
+
+
+def _chosen(names: list[str] | None) -> list[Artifact]:
+    from lastlayer import papers
+
+    known = papers.artifacts()
+    if not names:
+        return list(known.values())
+    chosen = []
+    for name in names:
+        if name in papers.PAPERS:
+            chosen += [one for one in known.values() if one.paper == name]
+        else:
+            chosen.append(papers.artifact(name))
+    return chosen
+
+
+def _only(given: list[str] | None) -> dict[str, list[str]]:
+    wanted = {}
+    for text in given or []:
+        axis, equals, labels = text.partition("=")
+        if not equals:
+            raise ValueError(f"--only: {text!r} must have the form AXIS=LABEL,LABEL")
+        wanted[axis] = labels.split(",")
+    return wanted
+
+
+def _seeds(given: str | None) -> list[int] | None:
+    if given is None:
+        return None
+    low, dash, high = given.partition("-")
+    try:
+        return list(range(int(low), int(high) + 1)) if dash else list(range(int(low)))
+    except ValueError:
+        raise ValueError(f"--seeds must be a number such as 3, or a range such as 5-9, got {given!r}") from None
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console(soft_wrap=False)
+    if not console.is_terminal and console.width < _PLAIN_WIDTH:
+        console.width = _PLAIN_WIDTH
+    return console
+
+
+def _print_artifact(console: Console, artifact: Artifact, observed: Observations) -> None:
+    from rich.table import Table
+
+    from lastlayer.papers import lines
+
+    grid = artifact.grid(observed.size)
+    table = Table(title=f"{artifact.name} ({artifact.where}): {artifact.shows}", title_justify="left")
+    found = lines(artifact, observed)
+    axes = list(dict.fromkeys(name for line in found for name in line.labels))
+    columns = list(dict.fromkeys(title for line in found for title in line.entries))
+    for axis in axes:
+        table.add_column(axis)
+    for title in columns:
+        table.add_column(title, justify="right")
+        table.add_column("published", justify="right", style="dim")
+    for line in found:
+        cells = [line.labels.get(axis, "") for axis in axes]
+        for title in columns:
+            entry = line.entries.get(title)
+            if entry is None:
+                cells += ["", ""]
+                continue
+            cells.append(_value(entry.mean, entry.std, entry.count))
+            cells.append("" if entry.published is None else _value(entry.published, entry.published_std))
+        table.add_row(*cells)
+    console.print(table)
+    if grid.note:
+        console.print(f"size {observed.size}: {grid.note}", highlight=False)
+    for name, choice in artifact.choices.items():
+        console.print(f"chosen here, {name.replace('_', ' ')}: {choice.value} ({choice.reason})", highlight=False)
+    lost = [row for row in observed.rows if row.status != "done"]
+    if lost:
+        counts = ", ".join(f"{' '.join(row.labels.values())} seed {row.seed} ({row.status})" for row in lost[:5])
+        console.print(f"{len(lost)} runs are no results: {counts}", style="red", highlight=False)
+
+
+def _value(mean: float, std: float | None, count: int | None = None) -> str:
+    if math.isnan(mean):
+        return "not run"
+    text = f"{mean:.4g}"
+    if std is not None and not math.isnan(std):
+        text += f" ± {std:.2g}"
+    return text if count is None else f"{text} ({count})"
+
+
+def _write_page(artifact: Artifact, observed: Observations, folder: Path) -> Path | None:
+    """The figure as one HTML file that opens offline."""
+    from lastlayer.papers import figure
+    from lastlayer.runs.files import write_atomically
+
+    chart = figure(artifact, observed)
+    if chart is None:
+        return None
+    path = folder / f"{artifact.name}-{observed.size}.html"
+    write_atomically(path, chart.to_html(include_plotlyjs=True).encode())
+    return path
+
+
+def _print_list(console: Console, artifacts: list[Artifact], store: Store, device: str) -> None:
+    import torch
+    from rich.table import Table
+
+    from lastlayer.papers import SIZES
+
+    kind = "cuda" if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()) else "cpu"
+    table = Table(title="Tables, figures and theorems of the papers")
+    for name in ("artifact", "where", "shows", "data"):
+        table.add_column(name, overflow="fold")
+    for size in SIZES:
+        table.add_column(size, justify="right")
+    table.add_column("results")
+    with console.status("estimating times"):
+        for one in artifacts:
+            trials = {size: one.grid(size).trials() for size in SIZES}
+            sets = sorted({trial.data.name for size in SIZES[1:] for trial in trials[size]})
+            times = ["computed" if one.compute else _time(trials[size], kind) for size in SIZES]
+            table.add_row(one.name, one.where, one.shows, ", ".join(sets), *times, " ".join(store.sizes(one.name)))
+    console.print(table)
+    console.print(f"trials and their estimated time on this machine ({kind}), evaluations left out", highlight=False)
+
+
+def _time(trials: list[Trial], kind: str) -> str:
+    from lastlayer.papers import cost
+
+    return f"{len(trials)}: {_duration(cost.seconds(trials, kind))}"
+
+
+def _duration(seconds: float) -> str:
+    if math.isnan(seconds):
+        return "?"
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.2g} s"
+
+
+def _print_scorecard(console: Console, ids: list[str], store: Store) -> None:
+    from collections import Counter
+
+    from rich.table import Table
+    from rich.text import Text
+
+    from lastlayer import papers
+
+    known = {claim.id: claim for claim in papers.claims()}
+    table = Table(title="Claims")
+    for name in ("id", "claim", "verdict", "evidence"):
+        table.add_column(name, overflow="fold")
+    counts: Counter[str] = Counter()
+    for name in ids:
+        verdict = papers.judge(name, store)
+        counts[verdict.outcome] += 1
+        size = f" ({verdict.size})" if verdict.size else ""
+        text = Text(verdict.outcome, style=_OUTCOME_STYLES[verdict.outcome])
+        changed = f" [criterion changed: {known[name].changed}]" if known[name].changed else ""
+        table.add_row(name, known[name].claim, text, Text(verdict.detail + size + changed))
+    console.print(table)
+    console.print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()), highlight=False)

@@ -1,0 +1,119 @@
+"""How long trials will take on this machine, roughly: operations of the model times samples, over a measured rate."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from lastlayer import data, models
+from lastlayer.training.trial import DataChoice, ModelChoice, Trial
+
+TRAINING_FACTOR = 3  # forward, and twice as much backward
+STEP_SECONDS = {"cpu": 4e-4, "cuda": 3e-4}  # below which no step goes, however small the model
+# training samples, shape of an input, classes
+SHAPES: dict[str, tuple[int, tuple[int, ...], int]] = {
+    "mnist": (60_000, (1, 28, 28), 10),
+    "fashion-mnist": (60_000, (1, 28, 28), 10),
+    "cifar10": (50_000, (3, 32, 32), 10),
+    "cifar100": (50_000, (3, 32, 32), 100),
+    "svhn": (73_257, (3, 32, 32), 10),
+    "tiny-imagenet": (100_000, (3, 32, 32), 200),
+    "imagenet32": (1_281_167, (3, 32, 32), 1000),
+    "imagenet": (1_281_167, (3, 224, 224), 1000),
+    "miniimagenet": (48_000, (3, 84, 84), 100),
+    "omniglot": (24_345, (1, 28, 28), 1623),
+}
+
+
+def shape(choice: DataChoice) -> tuple[int, tuple[int, ...], int]:
+    """Training samples, shape of an input and classes of the data of a trial, without reading its files."""
+    if choice.name in SHAPES:
+        samples, in_shape, classes = SHAPES[choice.name]
+    else:
+        dataset = _embedded(choice.name, tuple(sorted(choice.options.items())))
+        samples, in_shape, classes = len(dataset.train), dataset.in_shape, dataset.num_classes
+    if choice.classes is not None:
+        samples, classes = samples * choice.classes // classes, choice.classes
+    if choice.unknown is not None:
+        samples, classes = samples * (classes - choice.unknown) // classes, classes - choice.unknown
+    samples = samples if choice.train is None else min(samples, choice.train)
+    return int(samples * (1 - choice.holdout)), in_shape, classes
+
+
+@functools.cache
+def _embedded(name: str, options: tuple[tuple[str, Any], ...]) -> data.Dataset:
+    loaded = data.load(name, None, **dict(options))
+    if not isinstance(loaded, data.Dataset):
+        raise ValueError(f"data set {name} has no fixed input shape")
+    return loaded
+
+
+def seconds(trials: Iterable[Trial], device: str) -> float:
+    """Time of all trials on all cores or one GPU, evaluations left out; NaN where a model cannot be built here."""
+    return sum(_one(trial, device) for trial in trials)
+
+
+def _one(trial: Trial, device: str) -> float:
+    try:
+        samples, in_shape, _ = shape(trial.data)
+        work = operations(trial.model, in_shape)
+    except (ImportError, ValueError, OSError):
+        return float("nan")
+    steps = trial.schedule.epochs * max(samples // trial.batch_size, 1)
+    a_step = TRAINING_FACTOR * work * trial.batch_size / rate(device)
+    cores = 1 if device == "cuda" else os.cpu_count() or 1
+    return steps * max(a_step, STEP_SECONDS[device] / cores)
+
+
+def operations(model: ModelChoice, in_shape: tuple[int, ...]) -> float:
+    """Floating-point operations of one sample's forward pass."""
+    return _operations(model.name, tuple(sorted(model.options.items())), in_shape)
+
+
+@functools.cache
+def _operations(name: str, options: tuple[tuple[str, object], ...], in_shape: tuple[int, ...]) -> float:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.device("meta"):
+        backbone = models.create(name, in_shape, **dict(options)).eval()
+        inputs = torch.empty(1, *in_shape)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        backbone(inputs)
+    return float(counter.get_total_flops())
+
+
+@functools.cache
+def rate(device: str) -> float:
+    """Operations a second of a convolution like those of the models, forward and backward; takes half a second.
+
+    One core is measured, as trials share the cores between them: several threads of one would wait for each other on a
+    busy machine.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _measured_rate(device) * (1 if device == "cuda" else os.cpu_count() or 1)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measured_rate(device: str) -> float:
+    batch, channels = (32, 32) if device == "cpu" else (512, 64)
+    layer = nn.Conv2d(channels, channels, 3, padding=1).to(device)
+    inputs = torch.randn(batch, channels, 16, 16, device=device, requires_grad=True)
+    work = 2 * 9 * channels**2 * 16 * 16 * batch * TRAINING_FACTOR
+    layer(inputs).sum().backward()
+    count, began = 0, time.perf_counter()
+    while (passed := time.perf_counter() - began) < 0.5:
+        for _ in range(5):
+            layer(inputs).sum().backward()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        count += 5
+    return work * count / passed

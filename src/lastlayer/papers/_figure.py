@@ -1,0 +1,88 @@
+"""The chart of an artifact, as a Plotly figure: lines over an axis or over epochs, or what the paper's module draws."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from lastlayer.papers._artifact import Artifact
+from lastlayer.papers._observations import Observations, read_spec
+from lastlayer.papers._table import Printed, published
+from lastlayer.reports.noise import spread
+
+
+def figure(artifact: Artifact, observations: Observations) -> Any:
+    """The Plotly figure of an artifact; None where it has none or nothing was run.
+
+    A line for each column and each combination of the labels other than x: the mean over seeds with its standard
+    deviation; what the paper prints is dotted.
+    """
+    if artifact.figure is None or not any(row.status == "done" for row in observations.rows):
+        return None
+    if code := artifact.figure.get("code"):
+        module = importlib.import_module(f"lastlayer.papers.{artifact.paper}")
+        return getattr(module, code)(observations, published(artifact))
+    return _line_chart(artifact, observations, artifact.figure)
+
+
+def _line_chart(artifact: Artifact, observations: Observations, wanted: Mapping[str, Any]) -> Any:
+    from plotly.graph_objects import Figure, Scatter
+
+    x = str(wanted["x"])
+    chart = Figure()
+    titles = list(wanted.get("y", artifact.columns))
+    for title in titles:
+        for name, points in _series(artifact, observations, title, x).items():
+            places = sorted(points)
+            means, stds = zip(*(spread(points[place]) for place in places), strict=True)
+            shown = [0.0 if std != std else std for std in stds]
+            label = ", ".join([*([title] if len(titles) > 1 else []), *name])
+            chart.add_trace(
+                Scatter(
+                    x=places,
+                    y=means,
+                    error_y={"array": shown, "visible": any(shown)},
+                    name=label,
+                    mode="lines+markers" if len(places) < 40 else "lines",
+                )
+            )
+        for name, printed in _printed(artifact, title, x).items():
+            places = sorted(printed)
+            chart.add_trace(
+                Scatter(
+                    x=places,
+                    y=[printed[place] for place in places],
+                    name=", ".join([*name, "published"]),
+                    mode="lines+markers",
+                    line={"dash": "dot"},
+                )
+            )
+    log = str(wanted.get("log", ""))
+    chart.update_xaxes(title=x, type="log" if "x" in log else "linear")
+    chart.update_yaxes(title=titles[0] if len(titles) == 1 else "", type="log" if "y" in log else "linear")
+    chart.update_layout(title=f"{artifact.name}: {artifact.shows}", template="plotly_white")
+    return chart
+
+
+def _series(
+    artifact: Artifact, observations: Observations, title: str, x: str
+) -> dict[tuple[str, ...], dict[float, list[float]]]:
+    rows = [row for row in observations.rows if row.status == "done"] if x == "epoch" else observations.final()
+    found: dict[tuple[str, ...], dict[float, list[float]]] = {}
+    for row in rows:
+        place = float(row.epoch) if x == "epoch" else float(row.labels[x])
+        value = read_spec(artifact.columns[title], row.values)
+        if value == value:
+            name = tuple(label for axis, label in row.labels.items() if axis != x)
+            found.setdefault(name, {}).setdefault(place, []).append(value)
+    return found
+
+
+def _printed(artifact: Artifact, title: str, x: str) -> dict[tuple[str, ...], dict[float, float]]:
+    found: dict[tuple[str, ...], dict[float, float]] = {}
+    numbers: list[Printed] = [one for one in published(artifact) if one.column == title and x in one.labels]
+    for one in numbers:
+        name = tuple(label for axis, label in one.labels.items() if axis != x)
+        found.setdefault(name, {})[float(one.labels[x])] = one.value
+    return found
