@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from lastlayer import heads, losses
 from lastlayer.linear_loss import Plan, linear_loss
+from lastlayer.linear_loss import plan as linear_loss_plan
 from tests.linear_loss.cases import (
     BATCH,
     BY_CLASSES,
@@ -191,11 +192,43 @@ def test_arc_margin_on_normalized_features() -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_nce_samples_are_cut_with_the_rows(shared: bool) -> None:
-    parts, labels = layer(), target("index")
-    samples = torch.randint(K, (4,) if shared else (N, 4))
-    module = losses.NceLoss(samples=samples)
-    assert_same(linear_loss(*parts[:2], labels, module, parts[2], plan=rows(4)), dense(module, parts, labels), parts)
+@pytest.mark.parametrize("kind", ["index", "pair", "pairs"])
+def test_nce_samples(shared: bool, kind: str) -> None:
+    parts, labels = layer(), target(kind, ignore=True)
+    samples = torch.randint(K, (4,) if shared else (N, 4), generator=torch.Generator().manual_seed(5))
+    samples[..., 0] = samples[..., 1]  # drawn twice
+    noise = torch.tensor([0.0, 0.3, 0.2, 0.1, 0.1, 0.1, 0.2], dtype=torch.float64)
+    every = itertools.product(REDUCTIONS, (True, False), (None, noise), (None, WEIGHT))
+    for reduction, include_target, q, weight in every:
+        module = losses.NceLoss(
+            samples=samples, include_target=include_target, noise=q, weight=weight, reduction=reduction
+        )
+        expected = dense(module, parts, labels)
+        for plan in (rows(4), classes(4)):
+            found = linear_loss(*parts[:2], labels, module, parts[2], plan=plan)
+            assert_same(found, expected, parts, rtol=1e-9, atol=1e-10)
+
+
+def test_nce_computes_the_drawn_logits_alone() -> None:
+    """At a million classes the logits of 64 samples take 256 MB; a weight of 4 MB and 10 drawn classes must do."""
+    n, k = 64, 1_000_000
+    features, weight = torch.randn(n, 1), torch.randn(k, 1).requires_grad_()
+    module = losses.NceLoss(samples=torch.randint(k, (n, 10)))
+
+    def step() -> None:
+        torch.autograd.grad(linear_loss(features, weight, torch.arange(n), module), weight)
+
+    assert linear_loss_plan(n, 1, k, module).path == "classes"
+    step()
+    assert peak(step) < 4 * n * k / 8
+
+
+def test_nce_of_probabilities_goes_by_rows() -> None:
+    module = losses.NceLoss(samples=torch.arange(3))
+    parts, labels = layer(), target("probabilities")
+    assert linear_loss_plan(2**14, 4, 2**12, module, probabilities=True).path == "rows"
+    with pytest.raises(ValueError, match="'rows' takes it"):
+        linear_loss(*parts[:2], labels, module, plan=classes(3))
 
 
 @pytest.mark.parametrize("name", PER_SAMPLE + BATCH)
@@ -466,7 +499,8 @@ def test_a_loss_without_a_form_by_classes_says_which_path_takes_it(name: str) ->
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"group": object()}, NotImplementedError, "sharded"),
+        ({"group": object()}, ValueError, "init_process_group"),
+        ({"group": object(), "loss": "focal"}, ValueError, "focal takes no weight sharded"),
         ({"loss": "kd"}, ValueError, "teacher"),
         ({"loss": "cee"}, ValueError, "did you mean"),
         ({"loss": torch.nn.CrossEntropyLoss()}, TypeError, "lastlayer.losses"),

@@ -6,7 +6,7 @@ by the target. Those are computed tile by tile, with a gradient; the loss itself
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from lastlayer.linear_loss._function import Gradients, Layer, refuse_second_derivatives
 from lastlayer.linear_loss._products import in_full_precision, logits_of, narrow, wide
 from lastlayer.linear_loss._rows import chunks
+from lastlayer.linear_loss._shards import Shard
 from lastlayer.linear_loss._target import Batch
 from lastlayer.losses import ArcMarginLoss, LargeMarginLoss, Loss, default_tau
 from lastlayer.losses._classes import softplus
@@ -36,10 +37,22 @@ class Tiles:
     smoothing: float = 0.0
     offset: Tensor | None = None  # (K,), added to the scores
     others: bool = False  # whether the log-sum leaves the label out
+    shard: Shard | None = None  # which of the K classes the layer holds; None is all
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """(low, high) of every tile, counted from the first class; of a shard, those of its classes."""
+        start, stop = (0, self.K) if self.shard is None else (self.shard.start, self.shard.stop)
+        return ((start + low, start + high) for low, high in chunks(stop - start, self.size))
+
+    def own(self, low: int, high: int) -> slice:
+        """Where classes are in the layer."""
+        start = 0 if self.shard is None else self.shard.start
+        return slice(low - start, high - start)
 
     def scores(self, layer: Layer, factor: Tensor | None, low: int, high: int) -> tuple[Tensor, Tensor]:
         """Logits of some classes, and the scores made from them."""
-        z = logits_of(layer.features, layer.weight[low:high], None if layer.bias is None else layer.bias[low:high])
+        own = self.own(low, high)
+        z = logits_of(layer.features, layer.weight[own], None if layer.bias is None else layer.bias[own])
         s = z if factor is None else z * factor.unsqueeze(1)
         if self.offset is not None:
             s = s + self.offset[low:high]
@@ -53,21 +66,22 @@ class Tiles:
             s = s.scatter(1, index, torch.where(share > 0, float("-inf"), s.gather(1, index)))
         return s
 
-    def mass(self, N: int, dtype: torch.dtype) -> Tensor:
-        """sum_k q_k of each sample, (N,)."""
+    def mass(self, N: int, dtype: torch.dtype, first: int = 0, last: int | None = None) -> Tensor:
+        """sum_k q_k of each sample over the classes first..last-1, all K if not said, (N,)."""
+        last = self.K if last is None else last
         weight = self.batch.class_weight
-        total: Tensor | int = self.K if weight is None else weight.sum()
+        total: Tensor | int = last - first if weight is None else weight[first:last].sum()
         if self.batch.probabilities is not None:
             mass = self.batch.probabilities.new_zeros(N, dtype=dtype)
-            for low, high in chunks(self.K, self.size):
-                t = self.batch.probabilities_of(low, high, dtype)
-                mass += t.sum(1) if weight is None else t @ weight[low:high]
+            for low, high in chunks(last - first, self.size):
+                t = self.batch.probabilities_of(first + low, first + high, dtype)
+                mass += t.sum(1) if weight is None else t @ weight[first + low : first + high]
             return (1 - self.smoothing) * mass + self.smoothing / self.K * total
         parts = []
-        for labels in self.batch.labels:
-            own = 1.0 if weight is None else weight[labels.index.squeeze(1)]
-            smoothed = (1 - self.smoothing) * own + self.smoothing / self.K * total
-            parts.append(labels.valid.to(dtype) * labels.share * smoothed)
+        for labels, (_, share) in zip(self.batch.labels, self.batch.entries(first, last, self.K, dtype), strict=True):
+            own = share if weight is None else share * weight[labels.index]
+            evenly = self.smoothing / self.K * total * (labels.valid.to(dtype) * labels.share)
+            parts.append((1 - self.smoothing) * own.squeeze(1) + evenly)
         return sum(parts[1:], parts[0])
 
     def dot(self, s: Tensor, shift: Tensor, low: int, high: int) -> Tensor:
@@ -118,7 +132,7 @@ class _Statistics(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         layer = Layer(features, weight, bias)
         largest: Tensor | None = None
-        for low, high in chunks(tiles.K, tiles.size):
+        for low, high in tiles:
             _, s = tiles.scores(layer, factor, low, high)
             if largest is None:
                 # The target's sum is taken against the first tile's largest score: against 0, a large part common to
@@ -132,7 +146,13 @@ class _Statistics(torch.autograd.Function):
             total = total * (before - largest).exp() + s.sub_(largest.unsqueeze(1)).exp_().sum(1)
         assert largest is not None  # K >= 1
         mass = tiles.mass(features.shape[0], dot.dtype)
-        dot += mass * (first - largest)
+        if tiles.shard is None:
+            dot += mass * (first - largest)
+        else:
+            here, largest = largest, tiles.shard.largest(largest.clone())
+            total = total * (here - largest).exp()
+            dot += tiles.mass(len(dot), dot.dtype, tiles.shard.start, tiles.shard.stop) * (first - largest)
+            total, dot = tiles.shard.add(torch.stack([total, dot])).unbind()
         log_sum = total.clamp(min=torch.finfo(total.dtype).tiny).log()  # one class has no others
         ctx.tiles = tiles
         ctx.save_for_backward(features, weight, bias, factor, log_sum, largest)
@@ -148,14 +168,16 @@ class _Statistics(torch.autograd.Function):
         with in_full_precision(features):
             gradients = Gradients.zeros(layer, sum_features=True)
             d_factor = torch.zeros_like(factor) if needs[4] else None
-            for low, high in chunks(tiles.K, tiles.size):
+            for low, high in tiles:
                 z, s = tiles.scores(layer, factor, low, high)
                 ds = (tiles.summed(s, low, high) - (largest + log_sum).unsqueeze(1)).exp_() * d_log_sum.unsqueeze(1)
                 tiles.add(ds, d_dot, low, high)
                 if d_factor is not None:
                     d_factor += (ds * z).sum(1)
                 dz = ds if factor is None else ds * factor.unsqueeze(1)
-                gradients.add_classes(layer, low, high, dz)
+                gradients.add_classes(layer, tiles.own(low, high), dz)
+            if d_factor is not None and tiles.shard is not None:
+                tiles.shard.add(d_factor)
         given = ((gradients.features, features), (gradients.weight, weight), (gradients.bias, bias))
         return None, *(None if g is None else narrow(g, like.dtype) for g, like in given), d_factor
 
@@ -238,24 +260,24 @@ def soft_factor(norms2: Tensor, gamma: float, tau: Tensor | float | None, K: int
 
 
 class BinaryCrossEntropy:
-    """sum_j [a_j t_j softplus(-z_j) + (1 - t_j) softplus(z_j)] of each sample, (N,)."""
+    """sum_j [a_j t_j softplus(-z_j) + (1 - t_j) softplus(z_j)] of each sample over the classes held here, (N,)."""
 
     def __init__(self, tiles: Tiles, pos_weight: Tensor | None) -> None:
         self.tiles, self.pos_weight = tiles, pos_weight
 
     def forward(self, layer: Layer) -> tuple[Tensor, None]:
         total = torch.zeros(layer.features.shape[0], dtype=wide(layer.weight.dtype), device=layer.weight.device)
-        for low, high in chunks(self.tiles.K, self.tiles.size):
+        for low, high in self.tiles:
             z, _ = self.tiles.scores(layer, None, low, high)
             total += self._combine(low, high, softplus(z), lambda at: softplus(-at), z).sum(1)
         return total, None
 
     def backward(self, layer: Layer, kept: None, upstream: Tensor) -> Gradients:
         gradients = Gradients.zeros(layer, sum_features=True)
-        for low, high in chunks(self.tiles.K, self.tiles.size):
+        for low, high in self.tiles:
             z, _ = self.tiles.scores(layer, None, low, high)
             slope = self._combine(low, high, torch.sigmoid(z), lambda at: -torch.sigmoid(-at), z)
-            gradients.add_classes(layer, low, high, slope.mul_(upstream.unsqueeze(1)))
+            gradients.add_classes(layer, self.tiles.own(low, high), slope.mul_(upstream.unsqueeze(1)))
         return gradients
 
     def _combine(

@@ -56,14 +56,14 @@ class Gradients:
         if self.bias is not None:
             self.bias += dz.sum(0)
 
-    def add_classes(self, layer: Layer, low: int, high: int, dz: Tensor) -> None:
+    def add_classes(self, layer: Layer, some: slice, dz: Tensor) -> None:
         """Put in the gradient dz (N, k) of the logits of some classes."""
         if self.features is not None:
-            self.features += input_gradient(dz, layer.weight[low:high])
+            self.features += input_gradient(dz, layer.weight[some])
         if self.weight is not None:
-            add_product(self.weight[low:high], dz, layer.features)
+            add_product(self.weight[some], dz, layer.features)
         if self.bias is not None:
-            self.bias[low:high] += dz.sum(0)
+            self.bias[some] += dz.sum(0)
 
     def times(self, factor: Tensor) -> Gradients:
         """All of them times a number; new tensors, since a graph that is kept asks again."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lastlayer.linear_loss._function import Gradients, Layer
+from lastlayer.linear_loss._picked import add_entries
 from lastlayer.linear_loss._products import input_gradient, logits_of, wide
 from lastlayer.linear_loss._target import Batch
 from lastlayer.losses import LargeMarginLoss, Loss
@@ -162,17 +163,6 @@ class BatchCrossEntropy:
         for labels in self.batch.labels:
             share = torch.as_tensor(labels.share, dtype=wide(h.dtype), device=h.device).expand(N)
             add_entries(gradients, layer, labels.index.squeeze(1), share / -N)
-
-
-def add_entries(gradients: Gradients, layer: Layer, classes: Tensor, dz: Tensor) -> None:
-    """Put in a gradient dz (N,) of one logit a sample, that of the class (N,) given: a gather and a scatter."""
-    dz = dz.to(wide(layer.weight.dtype))
-    if gradients.features is not None:
-        gradients.features += (dz.unsqueeze(1) * layer.weight[classes]).to(gradients.features.dtype)
-    if gradients.weight is not None:
-        gradients.weight.index_add_(0, classes, dz.unsqueeze(1) * layer.features)
-    if gradients.bias is not None:
-        gradients.bias.index_add_(0, classes, dz)
 
 
 class Margins:

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from lastlayer.linear_loss._function import Gradients, Layer, fused
+from lastlayer.linear_loss._picked import Picked
 from lastlayer.linear_loss._products import add_product, wide
-from lastlayer.linear_loss._rows import add_entries, chunks
+from lastlayer.linear_loss._rows import chunks
 from lastlayer.linear_loss._target import Batch
 
 
@@ -56,23 +57,6 @@ class SquaredNorms:
         return gradients
 
 
-class Picked:
-    """The logit of one class a sample, (N,)."""
-
-    def __init__(self, classes: Tensor) -> None:
-        self.classes = classes  # (N,)
-
-    def forward(self, layer: Layer) -> tuple[Tensor, None]:
-        dtype = wide(layer.weight.dtype)
-        z = (layer.features.to(dtype) * layer.weight[self.classes]).sum(1)
-        return z if layer.bias is None else z + layer.bias[self.classes], None
-
-    def backward(self, layer: Layer, kept: None, upstream: Tensor) -> Gradients:
-        gradients = Gradients.zeros(layer, sum_features=True)
-        add_entries(gradients, layer, self.classes, upstream)
-        return gradients
-
-
 def squared_error(
     batch: Batch, size: int, features: Tensor, weight: Tensor, bias: Tensor | None, kappa: float, beta: float
 ) -> Tensor:
@@ -81,7 +65,7 @@ def squared_error(
     value: Tensor | float = 0.0
     for labels in batch.labels:
         index = labels.index.squeeze(1)
-        z = fused(Picked(index), features, weight, bias)
+        z = fused(Picked(labels.index), features, weight, bias).squeeze(1)
         part = norms2 + (kappa - 1) * z.square() - 2 * kappa * beta * z + kappa * beta**2
         if batch.class_weight is not None:
             part = part * batch.class_weight[index]

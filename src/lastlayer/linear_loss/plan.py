@@ -20,6 +20,7 @@ NEVER = {"kd": "the teacher's logits", "fn-kd": "the teacher's logits and featur
 BY_CLASSES = {"ce", "ls", "sln", "ln", "bce", "self-norm", "logit-adjusted", "batch-ce", "mse"}
 AGAINST_OTHERS = {"focal", "soft-margin", "arc-margin", "large-margin"}  # by classes too, where the target is labels
 SPARSE = {"max-margin", "batch-max-margin"}
+SHARDED = BY_CLASSES - {"mse"}  # whose numbers of a sample are sums over the classes of each rank
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,12 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
     if N * K <= SMALL:
         return Plan("dense", f"{N * K} logits are few")
     rows = max(1, min(CHUNK // K, max(ENOUGH_ROWS, SMALL // K)))
-    classes = min(K, max(FEWEST_CLASSES, TILE // max(N, 1)))
+    classes = tile(N, K)
     tiled = name in (BY_CLASSES - {"mse"} if probabilities else BY_CLASSES | AGAINST_OTHERS)
+    samples = getattr(loss, "samples", None)
+    if name == "nce" and samples is not None and not probabilities:
+        drawn = int(samples.shape[-1])
+        return Plan("classes", f"only the {drawn} drawn classes of a sample are looked at", classes=drawn)
     if name == "mse" and tiled:
         return Plan("classes", "squares are summed without the logits", classes=classes)
     if rows >= FEWEST_ROWS:
@@ -99,6 +104,11 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
         f"{rows} rows fit a chunk, which is few, but {name} of this target has no form by classes",
         rows=min(rows, N),
     )
+
+
+def tile(N: int, K: int) -> int:
+    """Classes in a tile of N samples."""
+    return min(K, max(FEWEST_CLASSES, TILE // max(N, 1)))
 
 
 def name_of(loss: Loss | str) -> str:

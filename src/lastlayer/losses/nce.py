@@ -57,7 +57,7 @@ def nce(
     """
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
     if samples is not None:
-        samples = _read_samples(samples, problem)
+        samples = read_samples(samples, problem)
         num_noise = samples.shape[1]
     _check_num_noise(num_noise)
     expected = problem.row_of_classes(expected_noise(num_noise, noise, problem.logits))
@@ -98,7 +98,7 @@ def _check_num_noise(num_noise: int) -> None:
     check_range("num_noise", num_noise, 1)
 
 
-def _read_samples(samples: Tensor, problem: Problem) -> Tensor:
+def read_samples(samples: Tensor, problem: Problem) -> Tensor:
     """Bring drawn labels to (N, t, ...)."""
     if not isinstance(samples, Tensor) or samples.is_floating_point() or samples.dtype is torch.bool:
         raise TypeError("samples must be a tensor of class indices in an integer dtype")
