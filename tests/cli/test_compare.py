@@ -110,6 +110,19 @@ def test_a_loss_that_diverges_is_shown_and_the_command_fails() -> None:
         (["--model", "resnet999"], ["resnet999"]),
         (["--long-tail", "0.5"], ["long_tail", "0.5"]),
         (["--losses", "kd"], ["teacher"]),
+        (["--losses", "kd", "--teacher", "nowhere"], ["teacher nowhere", "no finished run"]),
+        (["--losses", "sln:gamma=5"], ["loss sln gamma=5", "[0.0, 1.0]"]),
+        (["--losses", "sln:gamma=much"], ["gamma must be a number"]),
+        (["--losses", "ce,sln,ce"], ["ce is the same as ce"]),
+        (["--losses", "sln:gamma=0.2,sln:gamma=0.4", "--set", "loss.gamma=0.5"], ["is the same as sln:gamma=0.2"]),
+        (["--head", "simplex", "--scale", "-1"], ["head simplex", "scale must be positive"]),
+        (["--head", "simplex", "--set", "model.width=4"], ["10 classes needs dim >= 9"]),
+        (["--set", "model.width=0"], ["model mlp width=0"]),
+        (["--set", "seed=7"], ["--seeds"]),
+        (["--set", "data.unknown=10"], ["unknown=10"]),
+        (["--pretrained"], ["--model timm:NAME"]),
+        (["--device", "gpu"], ["'gpu'", "cuda"]),
+        (["--device", "cuda:99"], ["cuda:99", "this machine has"]),
     ],
 )
 def test_mistakes_end_in_one_line_before_anything_is_trained(arguments: list[str], words: list[str]) -> None:
@@ -118,7 +131,22 @@ def test_mistakes_end_in_one_line_before_anything_is_trained(arguments: list[str
     assert said.startswith("lastlayer compare: ")
     assert said.count("\n") == 1
     assert all(word in said for word in words)
-    assert not list(Path(".").glob("runs/*/trial.json"))
+    assert not Path("runs").exists()
+
+
+def test_samples_asked_for_by_set_are_those_of_the_trial() -> None:
+    assert lastlayer("train", "--set", "data.train=100", "--epochs", "1")[0] == 0
+    (result,) = Path("runs").glob("*/result.json")
+    assert json.loads(result.read_text())["data"]["samples"]["train"] == 100
+
+
+def test_a_teacher_of_other_data_is_refused_before_anything_is_trained() -> None:
+    _, said = lastlayer("train", "--data", "iris", "--epochs", "1")
+    run = said.splitlines()[-1].removeprefix("run: ")
+    code, said = lastlayer("compare", "--losses", "kd", "--teacher", run)
+    assert code == 2
+    assert "3 classes" in said
+    assert "digits has 10" in said
 
 
 def test_tuning_gives_each_loss_its_own_rate(monkeypatch: pytest.MonkeyPatch) -> None:

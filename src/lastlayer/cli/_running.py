@@ -32,10 +32,10 @@ def run(trials: Sequence[Trial], plan: Plan, title: str, dataset: Dataset | None
     from lastlayer.runners import run_trials
     from lastlayer.runs.files import write_json
 
+    events = run_trials(trials, plan, dataset)
     command = shlex.join(["lastlayer", *sys.argv[1:]])
     listed = [{"identity": trial.identity, "trial": trial.to_dict()} for trial in trials]
     write_json(comparison_file(trials, plan), {"title": title, "trials": listed, "command": command})
-    events = run_trials(trials, plan, dataset)
     try:
         with contextlib.closing(events), _shown(trials) as show:  # type: ignore[type-var]
             for event in events:
@@ -43,6 +43,16 @@ def run(trials: Sequence[Trial], plan: Plan, title: str, dataset: Dataset | None
     except KeyboardInterrupt:
         typer.echo(f"\nstopped; every whole epoch is kept. To continue: {command}", err=True)
         raise typer.Exit(130) from None
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things.
+
+    Example:
+        >>> counted(1, "loss"), counted(2, "loss"), counted(3, "seed")
+        ('1 loss', '2 losses', '3 seeds')
+    """
+    return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('s') else 's'}"
 
 
 def comparison_file(trials: Sequence[Trial], plan: Plan) -> Path:
@@ -89,7 +99,7 @@ class _Show:
                 self.bars.remove_task(self.rows.pop(event.index))
             self.bars.update(self.all, completed=self.ended, state=f"{self.ended} of {len(self.trials)} ended")
         if event.kind == "failed":
-            self.bars.console.print(f"failed: {name}: {event.message}", markup=False)
+            self.bars.console.print(f"failed: {name}: {event.message}", markup=False, highlight=False, soft_wrap=True)
 
 
 def show_results(trials: Sequence[Trial], plan: Plan) -> None:

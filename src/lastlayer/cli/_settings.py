@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from lastlayer.data import Dataset
     from lastlayer.training import Trial
+    from lastlayer.training.trial import DataChoice
 
 _DATA, _MODEL, _TRAINING = "Data", "Model", "Training"
 
@@ -79,23 +81,34 @@ class Settings:
         Raises:
             ValueError: for anything that cannot be trained, before anything is.
         """
-        base = self._base()
-        made = []
+        from lastlayer.losses import entry
+        from lastlayer.training.parts import load_data
+        from lastlayer.training.rehearsal import rehearse
+
         for loss in losses:
+            entry(loss.split(":")[0])  # a misspelt name is told before large data is read
+        changed = dict(assignment(item, "--set") for item in self.set or [])
+        if "seed" in changed:
+            raise ValueError("--set seed: compare takes seeds 0, 1, ... (--seeds 5), train one (--seed 7)")
+        choice = self._data(changed)
+        dataset = load_data(choice, self.data_root)
+        base = self._base(dataset, choice)
+        made: dict[str, int] = {}
+        trials = []
+        for position, loss in enumerate(losses):
             name, *given = loss.split(":")
             options = dict(assignment(item, f"loss {loss}") for item in given)
             if self.label_smoothing is not None:
                 options["label_smoothing"] = self.label_smoothing
-            changes: dict[str, Any] = {"loss": {"name": name, "options": options}}
-            changes.update(assignment(item, "--set") for item in self.set or [])
-            trial = base.with_settings(changes).resolved()
-            made += [dataclasses.replace(trial, seed=seed) for seed in seeds]
-        return made
+            trial = base.with_settings({"loss": {"name": name, "options": options}, **changed}).resolved()
+            if (same := made.setdefault(trial.identity, position)) != position:
+                raise ValueError(f"--losses: {loss} is the same as {losses[same]}; name each once")
+            rehearse(trial, dataset)
+            trials += [dataclasses.replace(trial, seed=seed) for seed in seeds]
+        return trials
 
-    def _base(self) -> Trial:
-        from lastlayer.training.defaults import default_trial
-        from lastlayer.training.parts import load_data
-        from lastlayer.training.trial import DataChoice
+    def _data(self, changed: dict[str, Any]) -> DataChoice:
+        from lastlayer.training.trial import DataChoice, Trial
 
         asked = {
             "train": self.train_samples,
@@ -105,7 +118,13 @@ class Settings:
             "holdout": self.holdout,
         }
         choice = DataChoice(self.data, **{name: value for name, value in asked.items() if value is not None})  # type: ignore[arg-type]
-        trial = dataclasses.replace(default_trial(load_data(choice, self.data_root)), data=choice)
+        ours = {name: value for name, value in changed.items() if name.partition(".")[0] == "data"}
+        return Trial(data=choice).with_settings(ours).data
+
+    def _base(self, dataset: Dataset, choice: DataChoice) -> Trial:
+        from lastlayer.training.defaults import default_trial
+
+        trial = dataclasses.replace(default_trial(dataset), data=choice)
         changes: dict[str, Any] = {
             "schedule.epochs": self.epochs,
             "schedule.name": self.schedule,
@@ -124,6 +143,8 @@ class Settings:
             "precision": self.precision,
             "teacher": None if self.teacher is None else str(self.teacher),
         }
+        if self.pretrained and ":" not in (self.model or ""):
+            raise ValueError(f"--pretrained goes with --model timm:NAME or hf:NAME, got {self.model or 'no --model'}")
         if self.model is not None:
             changes["model"] = {"name": self.model, "options": {"pretrained": True} if self.pretrained else {}}
         if self.head is not None or self.scale is not None:

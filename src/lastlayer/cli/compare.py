@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lastlayer.cli._running import run, show_results
+from lastlayer.cli._running import counted, run, show_results
 from lastlayer.cli._settings import Settings, takes_settings
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Out = Annotated[Path, typer.Option(help="Folder of the runs.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ..., or auto.")]
-Workers = Annotated[int | None, typer.Option(help="Processes on the CPU; one a core if not given.")]
+Workers = Annotated[int | None, typer.Option(help="Processes on the CPU; one a core if not given.", min=1)]
 Devices = Annotated[int, typer.Option(help="Devices each trial spans; more than one needs the extra devices.", min=1)]
 RetryFailed = Annotated[bool, typer.Option(help="Run failed trials again.")]
 TensorBoard = Annotated[Path | None, typer.Option(help="Folder for TensorBoard logs.")]
@@ -58,7 +58,7 @@ def compare(
     trials = settings.trials(names, list(range(seeds)))
     if tune:
         trials = _tuned(trials, plan)
-    run(trials, plan, f"{settings.data}: {len(names)} losses, {seeds} seeds")
+    run(trials, plan, f"{settings.data}: {counted(len(names), 'loss')}, {counted(seeds, 'seed')}")
     show_results(trials, plan)
 
 

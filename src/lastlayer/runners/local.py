@@ -30,7 +30,14 @@ def run_trials(trials: Sequence[Trial], plan: Plan, dataset: Dataset | None = No
         trials: resolved.
         plan: where and how.
         dataset: the data of all trials, if it is loaded already; they then share it and run in this process.
+
+    Raises:
+        ValueError: at once, for a device that this machine does not have.
     """
+    return _run_trials(trials, plan, dataset, _resolve(plan.device))
+
+
+def _run_trials(trials: Sequence[Trial], plan: Plan, dataset: Dataset | None, device: str) -> Iterator[Event]:
     pending: deque[int] = deque()
     for index, trial in enumerate(trials):
         status = plan.folder(trial).status
@@ -41,7 +48,6 @@ def run_trials(trials: Sequence[Trial], plan: Plan, dataset: Dataset | None = No
             yield Event(index, "failed", message=f"{reason} (--retry-failed runs it again)")
         else:
             pending.append(index)
-    device = _resolve(plan.device)
     if plan.devices > 1:
         from lastlayer.runners.devices import run_spanning
 
@@ -58,9 +64,17 @@ def run_trials(trials: Sequence[Trial], plan: Plan, dataset: Dataset | None = No
 
 
 def _resolve(device: str) -> str:
-    if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    gpus = torch.cuda.device_count()
+    if device == "auto":
+        return "cuda" if gpus else "cpu"
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"device must be auto, cpu, cuda, cuda:1, ..., got {device!r}") from None
+    if chosen.type == "cuda" and (chosen.index or 0) >= gpus:
+        has = f"{gpus} GPU{'s' * (gpus != 1)}" if gpus else "no GPU that torch can use (see lastlayer doctor)"
+        raise ValueError(f"device {device} was asked for, but this machine has {has}")
+    return device
 
 
 def _run_one(

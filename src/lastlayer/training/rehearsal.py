@@ -1,0 +1,67 @@
+"""One step on two made-up rows, so that a value no loss, head or model takes is told before anything is trained."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from lastlayer.data import Dataset, Normalize
+from lastlayer.models import create
+from lastlayer.runs import RunFolder
+from lastlayer.training.loop import objective
+from lastlayer.training.network import HEAD_CLASSES, Network
+from lastlayer.training.parts import make_loss
+from lastlayer.training.trial import Trial
+
+_SOME_WIDTH = 64  # of a model from elsewhere, which may have to be fetched before it can say
+
+
+def rehearse(trial: Trial, dataset: Dataset) -> None:
+    """Build a trial's parts for its data and call its loss once; the backbone takes no memory and no time.
+
+    Args:
+        trial: resolved.
+        dataset: what it trains on.
+
+    Raises:
+        ValueError: naming the part and its options, for what only building or calling it brings to light.
+    """
+    with torch.random.fork_rng(devices=[]):
+        width = max(_SOME_WIDTH, dataset.num_classes)
+        if ":" not in trial.model.name:
+            with _part("model", trial.model.name, trial.model.options), torch.device("meta"):
+                width = int(create(trial.model.name, dataset.in_shape, **trial.model.options).num_features)  # type: ignore[arg-type]
+        with _part("head", trial.head.name, trial.head.options):
+            head = HEAD_CLASSES[trial.head.name](width, dataset.num_classes, **trial.head.options)
+        network = Network(Normalize(None, None, 1.0), nn.Identity(), head)
+        teacher = None if trial.teacher is None else _rehearsed_teacher(trial.teacher, dataset, network)
+        with _part("loss", trial.loss.name, trial.loss.options):
+            objective(network, make_loss(trial, dataset), teacher, torch.randn(2, width), torch.tensor([0, 1]))
+
+
+def _rehearsed_teacher(folder: str, dataset: Dataset, stand_in: Network) -> Network:
+    try:
+        facts = RunFolder(folder).result()["data"]
+    except OSError as error:
+        raise ValueError(f"teacher {folder} is no finished run: {error}") from error
+    theirs, ours = (len(facts["class_names"]), tuple(facts["in_shape"])), (dataset.num_classes, dataset.in_shape)
+    if theirs != ours:
+        raise ValueError(
+            f"teacher {folder} has {theirs[0]} classes and inputs {theirs[1]}; "
+            f"{dataset.name} has {ours[0]} and {ours[1]}"
+        )
+    return stand_in
+
+
+@contextlib.contextmanager
+def _part(part: str, name: str, options: Mapping[str, Any]) -> Iterator[None]:
+    """Errors within are told as those of a part of the trial."""
+    try:
+        yield
+    except (ValueError, TypeError, RuntimeError) as error:
+        what = " ".join([part, name, *(f"{option}={value}" for option, value in options.items())])
+        raise ValueError(f"{what}: {error}") from error
