@@ -194,7 +194,7 @@ def _print_list(console: Console, artifacts: list[Artifact], store: Store, devic
     import torch
     from rich.table import Table
 
-    from lastlayer.papers import SIZES
+    from lastlayer.papers import SIZES, all_trials
 
     kind = "cuda" if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()) else "cpu"
     table = Table(title="Tables, figures and theorems of the papers")
@@ -205,7 +205,7 @@ def _print_list(console: Console, artifacts: list[Artifact], store: Store, devic
     table.add_column("results")
     with console.status("estimating times"):
         for one in artifacts:
-            trials = {size: one.grid(size).trials() for size in SIZES}
+            trials = {size: all_trials(one.grid(size)) for size in SIZES}
             sets = sorted({trial.data.name for size in SIZES[1:] for trial in trials[size]})
             times = ["computed" if one.compute else _time(trials[size], kind) for size in SIZES]
             table.add_row(one.name, one.where, one.shows, ", ".join(sets), *times, " ".join(store.sizes(one.name)))

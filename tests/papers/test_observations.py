@@ -1,0 +1,97 @@
+"""Observations on disk: what is written is read, newer rows replace older ones, nothing missing goes unnoticed."""
+
+import math
+
+import pytest
+
+from lastlayer.papers import NotRunError, Row, Store
+from lastlayer.papers._observations import read_spec
+
+NAME = "sln.table1"
+
+
+def row(loss, seed, epoch, accuracy, status="done"):
+    return Row({"loss": loss}, seed, epoch, {"test.accuracy": accuracy}, status, {"seconds": "1.0", "run": "abc"})
+
+
+def test_rows_survive_the_file_to_the_last_digit(tmp_path):
+    store = Store(tmp_path)
+    values = {"test.accuracy": 0.1 + 0.2, "train.nc1": 1e-300, "test.nc2": math.nan}
+    first = Row({"loss": 'CE, "all"', "tau": "0.2"}, 3, 10, values, "done", {"run": "x", "machine": "a, b"})
+    store.add(NAME, "small", [first])
+    (read,) = store.read(NAME, "small").rows
+    assert (read.labels, read.seed, read.epoch, read.status) == (first.labels, 3, 10, "done")
+    assert read.facts == first.facts
+    assert {name: repr(value) for name, value in read.values.items()} == {n: repr(v) for n, v in values.items()}
+
+
+def test_later_runs_add_to_and_replace_earlier_ones(tmp_path):
+    store = Store(tmp_path)
+    store.add(NAME, "small", [row("CE", 0, 5, 0.5), row("CE", 1, 5, 0.6)])
+    store.add(NAME, "small", [row("CE", 1, 5, 0.7), row("SLN", 0, 5, 0.8)])
+    observed = store.read(NAME, "small")
+    assert observed.values("test.accuracy", loss="CE") == {0: 0.5, 1: 0.7}
+    assert observed.points("loss") == ["CE", "SLN"]
+
+
+def test_the_last_evaluation_counts_and_curves_keep_all(tmp_path):
+    store = Store(tmp_path)
+    store.add(NAME, "small", [row("CE", 0, epoch, epoch / 10) for epoch in (0, 5, 2)])
+    observed = store.read(NAME, "small")
+    assert observed.values("test.accuracy", loss="CE") == {0: 0.5}
+    assert observed.curve("test.accuracy", 0, loss="CE") == {0: 0.0, 2: 0.2, 5: 0.5}
+
+
+def test_failed_and_chance_runs_are_no_results(tmp_path):
+    store = Store(tmp_path)
+    store.add(NAME, "small", [row("CE", 0, 5, 0.5), row("CE", 1, 5, 0.1, "chance"), row("SLN", 0, 0, 0.1, "failed")])
+    observed = store.read(NAME, "small")
+    assert observed.values("test.accuracy", loss="CE") == {0: 0.5}
+    with pytest.raises(NotRunError, match="no finished run of loss SLN"):
+        observed.values("test.accuracy", loss="SLN")
+    with pytest.raises(NotRunError, match=r"test\.auprc was not measured"):
+        observed.values("test.auprc", loss="CE")
+
+
+def test_labels_must_name_one_cell(tmp_path):
+    store = Store(tmp_path)
+    rows = [Row({"loss": "CE", "tau": tau}, 0, 1, {"test.accuracy": 0.5}) for tau in ("1", "2")]
+    store.add(NAME, "small", rows)
+    with pytest.raises(ValueError, match="leaves several cells"):
+        store.read(NAME, "small").values("test.accuracy", loss="CE")
+
+
+def test_evidence_is_the_largest_size_and_never_smoke(tmp_path):
+    store = Store(tmp_path)
+    store.add(NAME, "smoke", [row("CE", 0, 5, 0.1)])
+    with pytest.raises(NotRunError, match=r"sln\.table1 has not been run"):
+        store.evidence(NAME)
+    store.add(NAME, "paper", [row("CE", 0, 5, 0.9)])
+    store.add(NAME, "small", [row("CE", 0, 5, 0.5)])
+    assert store.evidence(NAME).values("test.accuracy", loss="CE") == {0: 0.9}
+    assert store.sizes(NAME) == ["smoke", "small", "paper"]
+
+
+@pytest.mark.parametrize("content", ["a,b\n1,2\n", "loss,seed,epoch,status,test.accuracy\nCE,zero,1,done,0.5\n"])
+def test_a_file_of_something_else_is_named(tmp_path, content):
+    store = Store(tmp_path)
+    store.path(NAME, "small").parent.mkdir(parents=True)
+    store.path(NAME, "small").write_text(content)
+    with pytest.raises(ValueError, match=r"table1-small\.csv"):
+        store.read(NAME, "small")
+
+
+@pytest.mark.parametrize(
+    ("spec", "value"),
+    [
+        ("test.x", 0.25),
+        ("test.x%", 25.0),
+        ("1-test.x", 0.75),
+        ("1-test.x%", 75.0),
+        ("-test.x", -0.25),
+        ("-test.x%", -25.0),
+    ],
+)
+def test_specs(spec, value):
+    assert read_spec(spec, {"test.x": 0.25}) == value
+    assert math.isnan(read_spec(spec, {}))

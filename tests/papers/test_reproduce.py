@@ -1,0 +1,86 @@
+"""Running an artifact end to end on digits: selection, seeds, failures, and what is written down."""
+
+import pytest
+
+from lastlayer.papers import Store, lines, reproduce
+from lastlayer.papers._artifact import parse
+from lastlayer.papers._reproduce import all_trials, restricted
+from lastlayer.runners import Plan
+
+TEXT = """
+[settings]
+"data" = { name = "digits", train = 200 }
+"model" = { name = "mlp", options = { width = 16 } }
+"schedule.epochs" = 3
+"batch_size" = 50
+"evaluations" = 3
+
+[artifacts.table1]
+where = "Table 1"
+shows = "a test"
+columns = { accuracy = "test.accuracy%", duality = "1-train.self_duality_mean" }
+seeds = 2
+curves = true
+axes.loss."CE" = { "loss.name" = "ce" }
+axes.loss."SLN" = { "loss.name" = "sln" }
+select = { over = { "optimiser.lr" = [0.00001, 0.1] }, per = ["loss"] }
+"""
+
+
+@pytest.fixture
+def plan(tmp_path):
+    return Plan(tmp_path / "runs", "cpu", workers=1)
+
+
+def test_settings_are_chosen_on_validation_and_results_written_down(tmp_path, plan):
+    one, store, told = parse("sln", TEXT)["sln.table1"], Store(tmp_path), []
+    observed = reproduce(one, "paper", plan, store, tell=told.append)
+    assert [line.split(":")[0] for line in told] == ["CE", "SLN"]
+    assert all("optimiser.lr=0.1" in line and "2 of 2 candidates" in line for line in told)
+    assert len(observed.rows) == 2 * 2 * 4  # losses, seeds, evaluations with the start
+    assert {row.facts["selected"] for row in observed.rows} == {"optimiser.lr=0.1"}
+    assert observed.values("test.accuracy", loss="CE").keys() == {0, 1}
+    ours = {line.labels["loss"]: line.entries for line in lines(one, observed)}
+    mean = sum(observed.values("test.accuracy", loss="CE").values()) / 2
+    assert ours["CE"]["accuracy"].mean == pytest.approx(100 * mean)
+    assert ours["CE"]["accuracy"].count == 2
+    assert ours["CE"]["accuracy"].published is None
+
+
+def test_the_same_again_runs_nothing(tmp_path, plan):
+    one, store = parse("sln", TEXT)["sln.table1"], Store(tmp_path)
+    first = reproduce(one, "paper", plan, store)
+    files = {path: path.stat().st_mtime_ns for path in plan.root.rglob("result.json")}
+    assert reproduce(one, "paper", plan, store) == first
+    assert {path: path.stat().st_mtime_ns for path in plan.root.rglob("result.json")} == files
+
+
+def test_labels_and_seeds_can_be_restricted(tmp_path, plan):
+    one = parse("sln", TEXT.replace("select = ", "# select = "))["sln.table1"]
+    assert len(all_trials(one.grid("paper"))) == 4
+    grid = restricted(one, "paper", {"loss": ["SLN"]}, [7])
+    assert [(trial.loss.name, trial.seed) for trial in grid.trials()] == [("sln", 7)]
+    with pytest.raises(ValueError, match="has no loss 'SLM'; it has CE, SLN"):
+        restricted(one, "paper", {"loss": ["SLM"]})
+    with pytest.raises(ValueError, match="has no axis 'los'; it has loss"):
+        restricted(one, "paper", {"los": ["SLN"]})
+    assert len(all_trials(parse("sln", TEXT)["sln.table1"].grid("paper"))) == 4 + 4
+
+
+def test_failed_runs_and_runs_at_chance_are_kept_apart(tmp_path, plan):
+    text = TEXT.replace("select = ", "# select = ").replace(
+        '"loss.name" = "ce"', '"loss.name" = "ce", "optimiser.lr" = 1e30'
+    )
+    text = text.replace(
+        '"loss.name" = "sln"', '"loss.name" = "sln", "optimiser.lr" = 1e-30, "optimiser.weight_decay" = 0.0'
+    )
+    one, told = parse("sln", text)["sln.table1"], []
+    observed = reproduce(one, "paper", plan, Store(tmp_path), tell=told.append)
+    assert {row.status for row in observed.rows if row.labels["loss"] == "CE"} == {"failed"}
+    assert any("no result: CE, seed 0" in line for line in told)
+    untrained = [row for row in observed.rows if row.labels["loss"] == "SLN"]
+    assert {row.status for row in untrained} <= {"chance", "done"}
+    for row in untrained:
+        at_end = max(r.epoch for r in untrained if r.seed == row.seed)
+        last = next(r for r in untrained if r.seed == row.seed and r.epoch == at_end)
+        assert (row.status == "chance") == (last.values["train.accuracy"] <= 0.105)

@@ -1,0 +1,91 @@
+"""Every published setting builds at its real shapes and takes two optimiser steps; the largest are only built."""
+
+import dataclasses
+import functools
+
+import pytest
+import torch
+
+from lastlayer import data
+from lastlayer.papers import artifact, artifacts, cost
+from lastlayer.training.loop import Training
+from lastlayer.training.parts import make_network
+
+SAMPLES = 4  # a step
+LARGEST = 2e9  # operations of a sample above which a model is only built
+
+
+def covering(trials):
+    """Few trials that have every model, every loss with its head, every optimiser and every augmentation among them."""
+    seen, kept = set(), []
+    for trial in trials:
+        parts = (
+            ("model", trial.model, cost.shape(trial.data)[1:]),
+            ("loss", trial.loss, trial.head),
+            ("optimiser", trial.optimiser.name, trial.optimiser.clip, trial.augmentation, trial.precision),
+        )
+        keys = {repr(part) for part in parts}
+        if keys - seen:
+            seen |= keys
+            kept.append(trial)
+    return kept
+
+
+def fake(trial):
+    _, shape, classes = cost.shape(trial.data)
+    generator = torch.Generator().manual_seed(0)
+    size = max(2 * SAMPLES, classes)  # every class once
+    if len(shape) == 3:
+        inputs = torch.randint(0, 256, (size, *shape), dtype=torch.uint8, generator=generator)
+    else:
+        inputs = torch.randn(size, *shape, generator=generator)
+    split = data.Split(inputs, torch.arange(size) % classes)
+    mean = (0.5,) * shape[0] if len(shape) == 3 else None
+    return data.Dataset("fake", split, split, tuple(map(str, range(classes))), 255.0 if mean else 1.0, mean, mean)
+
+
+@functools.cache
+def works(trial_json, large):
+    from lastlayer.training import Trial
+
+    trial = Trial.from_dict(trial_json.content)
+    dataset = fake(trial)
+    if large:
+        with torch.device("meta"):
+            network = make_network(trial, dataset)
+            logits = network.head(network.backbone(torch.empty(2, *dataset.in_shape)))
+        assert logits.shape == (2, dataset.num_classes)
+        return
+    training = Training(trial, dataset, torch.device("cpu"), None, None)
+    before = [parameter.detach().clone() for parameter in training.network.parameters()]
+    for _ in range(2):
+        training.step()
+    assert int(training.first_bad) == 0  # no step whose loss was not finite
+    assert any(not torch.equal(a, b) for a, b in zip(before, training.network.parameters(), strict=True))
+
+
+class Key:
+    """A trial as a hashable key: seeds, data and length do not change whether it builds."""
+
+    def __init__(self, trial):
+        schedule = dataclasses.replace(trial.schedule, epochs=1, warmup=0.0)
+        trial = dataclasses.replace(trial, batch_size=SAMPLES, seed=0, evaluations=1, schedule=schedule)
+        self.content, self.identity = trial.to_dict(), trial.identity
+
+    def __hash__(self):
+        return hash(self.identity)
+
+    def __eq__(self, other):
+        return self.identity == other.identity
+
+
+@pytest.mark.parametrize("name", [name for name, one in sorted(artifacts().items()) if one.compute is None])
+def test_two_steps_at_the_published_shapes(name):
+    grid = artifact(name).grid("paper")
+    trials = [trial for trial in grid.trials() if trial.seed == 0 and trial.teacher is None]
+    for trial in covering(trials):
+        try:
+            large = cost.operations(trial.model, cost.shape(trial.data)[1]) > LARGEST
+        except ImportError as error:
+            pytest.skip(str(error))
+        works(Key(trial), large)
