@@ -125,13 +125,6 @@ def test_image_files_are_decoded_when_asked_for(tmp_path: Path) -> None:
     assert len(files) == 10
 
 
-def test_too_large_sets_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tmp_path, "a", "b")
-    monkeypatch.setattr(folders, "_MOST_BYTES", 100)
-    with pytest.raises(ValueError, match=r"smaller size=, or .*image_files"):
-        data.load(tmp_path, size=4)
-
-
 def test_imagenet_class_folders(tmp_path: Path) -> None:
     make(tmp_path / "imagenet/train", "n01", "n02")
     make(tmp_path / "imagenet/val", "n01", "n02")

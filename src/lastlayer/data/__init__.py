@@ -8,6 +8,7 @@ from .augment import Normalize, augment, cutmix, horizontal_flip, mix, mixup, no
 from .dataset import Dataset, Split, TextDataset, TextSplit, statistics
 from .download import DownloadError, Remote, download
 from .folders import ImageFiles, image_files, image_folder
+from .mapped import MappedImages
 from .registry import Check, Source, available, check, default_root, describe, get, load, load_text, register
 from .splits import hold_out, long_tail, open_set, stratified, subset
 
@@ -17,6 +18,7 @@ __all__ = [
     "Dataset",
     "DownloadError",
     "ImageFiles",
+    "MappedImages",
     "Normalize",
     "Remote",
     "Source",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ._files import CorruptFileError
+from ._progress import shown
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _GREY_MODES = ("1", "L")
@@ -73,7 +74,12 @@ def decode(path: Path, size: int | None, colour: bool) -> tuple[Tensor, bytes]:
     return torch.from_numpy(np.ascontiguousarray(pixels)), hashlib.sha256(data).digest()
 
 
-def _any_colour(paths: Sequence[Path], pool: ThreadPoolExecutor) -> bool:
+def decoders() -> ThreadPoolExecutor:
+    """Threads to decode in: decoders let go of Python's lock."""
+    return ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+
+
+def any_colour(paths: Sequence[Path], pool: ThreadPoolExecutor) -> bool:
     """Whether any file has colour; only the heads of the files are read."""
     image_module = pillow()
 
@@ -100,18 +106,37 @@ def decode_all(paths: Sequence[Path], size: int | None, colour: bool | None = No
         ValueError: sizes differ and `size` is None; two files are named.
     """
     combined = hashlib.sha256()
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        colour = _any_colour(paths, pool) if colour is None else colour
-        decoded = pool.map(lambda path: decode(path, size, colour), paths)
+    with decoders() as pool:
+        colour = any_colour(paths, pool) if colour is None else colour
+        decoded = shown(pool.map(lambda path: decode(path, size, colour), paths), "decoding images", len(paths))
         for number, (path, (image, sha256)) in enumerate(zip(paths, decoded, strict=True)):
             if number == 0:
                 images = torch.empty(len(paths), *image.shape, dtype=torch.uint8)
-            elif image.shape != images.shape[1:]:
-                height, width = images.shape[2:]
-                raise ValueError(
-                    f"images differ in size: {paths[0]} is {width}x{height}, {path} is "
-                    f"{image.shape[2]}x{image.shape[1]} (width x height); give size= to scale and crop them all"
-                )
+            refuse_other_size(paths[0], tuple(images.shape[1:]), path, image)
             images[number] = image
             combined.update(sha256)
     return images, combined.hexdigest()
+
+
+def refuse_other_size(first: Path, shape: tuple[int, ...], path: Path, image: Tensor) -> None:
+    """ValueError unless an image has the shape (C, H, W) of the first; both files are named."""
+    if tuple(image.shape) != shape:
+        raise ValueError(
+            f"images differ in size: {first} is {shape[2]}x{shape[1]}, {path} is {image.shape[2]}x{image.shape[1]} "
+            "(width x height); give size= to scale and crop them all (--set data.size=64)"
+        )
+
+
+def stored_bytes(paths: Sequence[Path], size: int | None) -> int:
+    """What the decoded images would take at most, by the head of the first file where no size is given."""
+    if not paths:
+        return 0
+    if size is not None:
+        return len(paths) * 3 * size**2
+    image_module = pillow()
+    try:
+        with image_module.open(paths[0]) as opened:
+            width, height = opened.size
+    except Exception as error:
+        raise CorruptFileError(f"{paths[0]} cannot be decoded as an image: {error}") from error
+    return len(paths) * 3 * int(width) * int(height)

@@ -84,7 +84,7 @@ def _read_split(
             parts.append(read_python(path, data, "fine_labels" if coarse else "labels"))
         else:
             parts.append(read_binary(path, data, 2 if coarse else 1))
-    inputs = torch.cat([part.inputs for part in parts])
+    inputs = torch.cat([part.tensor() for part in parts])
     return Split(inputs, torch.cat([part.target for part in parts])), checksums
 
 

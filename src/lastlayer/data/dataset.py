@@ -1,6 +1,7 @@
 """What a data set is: two splits of tensors and a description of where they come from."""
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -8,17 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .mapped import MappedImages
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Split:
     """Inputs and their labels.
 
     Attributes:
-        inputs: images uint8 or float (N, C, H, W), or features float (N, d).
+        inputs: images uint8 or float (N, C, H, W), or features float (N, d); `MappedImages` where they do not fit in
+            memory.
         target: labels int64 (N,).
     """
 
-    inputs: Tensor
+    inputs: Tensor | MappedImages
     target: Tensor
 
     def __post_init__(self) -> None:
@@ -42,7 +46,13 @@ class Split:
 
     def select(self, indices: Tensor) -> "Split":
         """The samples at `indices`, in that order."""
-        return Split(self.inputs[indices], self.target[indices])
+        inputs = self.inputs
+        chosen = inputs.subset(indices) if isinstance(inputs, MappedImages) else inputs[indices]
+        return Split(chosen, self.target[indices])
+
+    def tensor(self) -> Tensor:
+        """All inputs as a tensor, in memory."""
+        return self.inputs[:] if isinstance(self.inputs, MappedImages) else self.inputs
 
     def to(self, device: torch.device | str) -> "Split":
         """The same split on another device."""
@@ -162,7 +172,7 @@ class Dataset:
         return replace(self, mean=mean, std=std)
 
 
-def statistics(inputs: Tensor, scale: float = 1.0) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def statistics(inputs: Tensor | MappedImages, scale: float = 1.0) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and (biased) standard deviation of inputs / scale, by channel for images, by entry for features.
 
     A standard deviation of zero is returned as 1, so that a constant channel stays constant.
@@ -175,21 +185,27 @@ def statistics(inputs: Tensor, scale: float = 1.0) -> tuple[tuple[float, ...], t
         >>> statistics(torch.tensor([[0.0, 5.0], [2.0, 5.0]]))
         ((1.0, 5.0), (1.0, 1.0))
     """
-    if inputs.dtype == torch.uint8:
-        # exact, and without a float copy of the whole data set: count how often each value occurs
-        values = torch.arange(256, dtype=torch.float64) / scale
-        moments = []
+    if isinstance(inputs, MappedImages):
+        pairs = [_moments(*sums, inputs.nbytes // inputs.shape[1], scale) for sums in inputs.channel_sums()]
+    elif inputs.dtype == torch.uint8:
+        # without a wider copy of the whole data set: count how often each value occurs
+        values = torch.arange(256)
+        pairs = []
         for channel in range(inputs.shape[1]):
-            counts = inputs[:, channel].flatten().bincount(minlength=256).double().cpu()
-            mean = (counts @ values / counts.sum()).item()
-            moments.append((mean, (counts @ (values - mean).square() / counts.sum()).sqrt().item()))
-        pairs = moments
+            counts = inputs[:, channel].flatten().bincount(minlength=256).cpu()
+            sums = int(counts @ values), int(counts @ values.square())
+            pairs.append(_moments(*sums, int(counts.sum()), scale))
     else:
         dims = (0, 2, 3) if inputs.ndim == 4 else (0,)
         scaled = inputs.double() / scale
         means, stds = scaled.mean(dims), scaled.std(dims, unbiased=False)
         pairs = list(zip(means.tolist(), stds.tolist(), strict=True))
     return tuple(mean for mean, _ in pairs), tuple(std or 1.0 for _, std in pairs)
+
+
+def _moments(total: int, squares: int, count: int, scale: float) -> tuple[float, float]:
+    """Mean and deviation of integers / scale by their sums, which are exact: nothing cancels but integers."""
+    return total / count / scale, math.sqrt(count * squares - total**2) / count / scale
 
 
 def tensor_checksum(*tensors: Tensor) -> str:

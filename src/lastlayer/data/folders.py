@@ -7,19 +7,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from . import _decoded
 from ._files import locate
-from ._images import decode, decode_all, is_image
+from ._images import decode, decode_all, is_image, stored_bytes
 from .dataset import Dataset, Split
 from .registry import register
 from .splits import stratified
 
 _TRAIN, _TEST = ("train",), ("test", "val", "valid", "validation")
-_MOST_BYTES = 32 << 30
 
 
 @dataclass(frozen=True)
 class ImageFiles(torch.utils.data.Dataset[tuple[Tensor, int]]):
-    """Image files decoded one at a time, for sets too large for memory; a torch map-style data set.
+    """Image files decoded one at a time, when they are asked for; a torch map-style data set.
 
     Attributes:
         paths: the files.
@@ -82,17 +82,9 @@ def image_files(folder: str | Path, *, size: int | None = None, classes: Sequenc
 
 
 def decode_split(files: ImageFiles, colour: bool | None = None) -> tuple[Split, str]:
-    """Decode every file into a split in memory; also the SHA-256 over all files.
-
-    Raises:
-        ValueError: the images would take more than 32 GiB; what to do is said.
-    """
-    if files.size is not None and len(files) * 3 * files.size**2 > _MOST_BYTES:
-        raise ValueError(
-            f"{len(files)} images of {files.size}x{files.size} take {len(files) * 3 * files.size**2 / 2**30:.0f} GiB "
-            "in memory: choose a smaller size=, or read them one by one with lastlayer.data.image_files"
-        )
-    images, sha256 = decode_all(files.paths, files.size, colour)
+    """Decode every file into a split, in memory or, where that is too small, in a mapped file; also the SHA-256."""
+    fits = stored_bytes(files.paths, files.size) <= _decoded.in_memory_limit()
+    images, sha256 = (decode_all if fits else _decoded.decode_to_disk)(files.paths, files.size, colour)
     return Split(images, files.target), sha256
 
 
@@ -109,6 +101,9 @@ def image_folder(
     colour: bool | None = None,
 ) -> Dataset:
     """Read a folder of images by class, or one with train and test folders of that kind.
+
+    Images that would take more than a quarter of the free memory, divided by the number of cores, are decoded once into
+    $LASTLAYER_CACHE (else the user's cache folder, lastlayer/images) and read from there as they are used.
 
     Args:
         folder: FOLDER/<class>/<image>, or FOLDER/train/<class>/<image> with FOLDER/test (or val, valid, validation).

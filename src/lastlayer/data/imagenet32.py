@@ -42,7 +42,7 @@ def imagenet32(root: Path, *, verify: bool = True, batches: int = 10) -> Dataset
         split, file, sha256 = _batch(folder, f"train_data_batch_{number}")
         parts.append(split)
         checksums[file] = sha256
-    train = Split(torch.cat([part.inputs for part in parts]), torch.cat([part.target for part in parts]))
+    train = Split(torch.cat([part.tensor() for part in parts]), torch.cat([part.target for part in parts]))
     test, file, checksums_test = _batch(folder, "val_data")
     checksums[file] = checksums_test
     notes = () if batches == 10 else (f"the first {batches} of 10 training batches",)

@@ -71,7 +71,7 @@ def svhn(root: Path, *, verify: bool = True, extra: bool = False) -> Dataset:
     train = splits["train"]
     if extra:
         more = splits["extra"]
-        train = Split(torch.cat((train.inputs, more.inputs)), torch.cat((train.target, more.target)))
+        train = Split(torch.cat((train.tensor(), more.tensor())), torch.cat((train.target, more.target)))
     classes = tuple(str(k) for k in range(10))
     dataset = Dataset("svhn", train, splits["test"], classes, scale=255.0, checksums=checksums)
     return dataset.replace("extra samples in train" if extra else None).with_statistics()

@@ -42,7 +42,7 @@ def _points(
 
 
 def _dataset(name: str, train: Split, test: Split, num_classes: int, note: str) -> Dataset:
-    checksum = tensor_checksum(train.inputs, train.target, test.inputs, test.target)
+    checksum = tensor_checksum(train.tensor(), train.target, test.tensor(), test.target)
     names = tuple(str(k) for k in range(num_classes))
     return Dataset(name, train, test, names, checksums={"tensors": checksum}, notes=(note,))
 

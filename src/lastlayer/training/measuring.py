@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,8 @@ from lastlayer.training.network import Network
 SNAPSHOT_SAMPLES = 500
 HISTOGRAM_BINS = 80
 LARGEST_MATRIX = 200  # classes up to which the cosine matrix is kept
+LARGEST_BATCH = 1000  # samples,
+LARGEST_INPUTS = 1000 * 3 * 64**2  # or numbers of them: a backbone takes some hundred times its inputs
 LARGEST_LOGITS = 1 << 26  # entries of logits held at once; a split with more is measured in part
 
 
@@ -67,23 +69,39 @@ def limits(dataset: Dataset) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def outputs(network: Network, split: Split, batch_size: int = 1000) -> Outputs:
+def outputs(network: Network, split: Split) -> Outputs:
     """Features and logits of every sample of a split, or of its `measured_part`."""
     part = measured_part(split, network.head.num_classes)
-    features, logits = [], []
     with full_precision(network):
-        for hidden in _hidden(network, part, batch_size):
-            features.append(network.head.features(hidden))
-            logits.append(network.head(hidden))
+        made = ((network.head.features(hidden), network.head(hidden)) for hidden in _hidden(network, part))
+        features, logits = _gathered(made, len(part))
         accuracy = None
         if part is not split:
-            decided = torch.cat([network.head(hidden).argmax(1) for hidden in _hidden(network, split, batch_size)])
+            decisions = ((network.head(hidden).argmax(1),) for hidden in _hidden(network, split))
+            (decided,) = _gathered(decisions, len(split))
             accuracy = float((decided == split.target.to(decided.device)).double().mean())
-    return Outputs(torch.cat(features), torch.cat(logits), part.target.to(logits[0].device), accuracy)
+    return Outputs(features, logits, part.target.to(logits.device), accuracy)
 
 
-def _hidden(network: Network, split: Split, batch_size: int) -> Iterator[Tensor]:
+def _gathered(batches: Iterable[tuple[Tensor, ...]], count: int) -> tuple[Tensor, ...]:
+    """Batches one below the other.
+
+    Each is put in its place at once: kept until the end, they would lie in memory where the batches' inputs were, and
+    the allocator could give none of that to the next batch.
+    """
+    wholes: tuple[Tensor, ...] = ()
+    start = 0
+    for made in batches:
+        wholes = wholes or tuple(part.new_empty(count, *part.shape[1:]) for part in made)
+        for whole, part in zip(wholes, made, strict=True):
+            whole[start : start + len(part)] = part
+        start += len(made[0])
+    return wholes
+
+
+def _hidden(network: Network, split: Split) -> Iterator[Tensor]:
     device = next(network.parameters()).device
+    batch_size = max(1, min(LARGEST_BATCH, LARGEST_INPUTS // split.inputs.shape[1:].numel()))
     for start in range(0, len(split), batch_size):
         yield network.backbone(network.normalize(split.inputs[start : start + batch_size].to(device)))
 

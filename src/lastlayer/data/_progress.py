@@ -1,0 +1,37 @@
+"""A progress bar for what takes longer than one would wait in silence."""
+
+import math
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+SILENT_SECONDS = 2.0
+
+
+def shown(items: Iterable[T], what: str, total: int, done: int = 0) -> Iterator[T]:
+    """Pass items on; after two seconds, in a terminal, with a bar on stderr.
+
+    Args:
+        items: `total - done` of them.
+        what: is being done, for the bar.
+        total: how many there are in all.
+        done: how many were done before.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    bar = Progress(console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=total, completed=done)
+    begin = time.monotonic() + SILENT_SECONDS if sys.stderr.isatty() else math.inf
+    try:
+        for number, item in enumerate(items, done + 1):
+            yield item
+            bar.update(task, completed=number)
+            if time.monotonic() > begin:
+                bar.start()
+                begin = math.inf
+    finally:
+        bar.stop()

@@ -1,0 +1,31 @@
+"""The bar over what takes long."""
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from lastlayer.data import _progress
+
+
+@pytest.mark.parametrize(
+    ("terminal", "seconds", "seen"), [(True, -1.0, True), (True, 60.0, False), (False, -1.0, False)]
+)
+def test_a_bar_is_shown_in_a_terminal_when_it_takes_long(
+    terminal: bool, seconds: float, seen: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1" if terminal else "0")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.setattr(_progress, "SILENT_SECONDS", seconds)
+    assert list(_progress.shown(range(5), "counting", 8, done=3)) == [0, 1, 2, 3, 4]
+    assert ("counting" in capsys.readouterr().err) == seen
+
+
+def test_the_items_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise ValueError("second")
+
+    with pytest.raises(ValueError, match="second"):
+        list(_progress.shown(items(), "counting", 2))
