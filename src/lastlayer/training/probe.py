@@ -79,7 +79,7 @@ def load_features(
     highest = max(int(split.target.max()) for split in splits)
     if highest >= len(splits[0]):
         raise ValueError(f"{path}: label {highest} with {len(splits[0])} training samples: labels must be 0 to K-1")
-    mean, std = _statistics(path, splits[0].inputs)
+    mean, std = _statistics(path, splits[0].tensor())
     dataset = Dataset(
         path.stem,
         *splits,
