@@ -58,9 +58,10 @@ def works(trial_json, large):
         return
     training = Training(trial, dataset, torch.device("cpu"), None, None)
     before = [parameter.detach().clone() for parameter in training.network.parameters()]
+    training.first_bad.fill_(training.steps)
     for _ in range(2):
         training.step()
-    assert int(training.first_bad) == 0  # no step whose loss was not finite
+    assert int(training.first_bad) == training.steps  # no loss that was not finite
     assert any(not torch.equal(a, b) for a, b in zip(before, training.network.parameters(), strict=True))
 
 
