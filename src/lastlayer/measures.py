@@ -95,7 +95,7 @@ MEASURES: dict[str, Measure] = _list(
     Measure("precision_at_90", "P@R90", "best precision of a logit alone at recall 0.9", "higher", _Z, PRINCIPLE),
     Measure("precision_at_99", "P@R99", "best precision of a logit alone at recall 0.99", "higher", _Z, PRINCIPLE),
     Measure("logit_gap", "logit gap", "smallest true minus largest false logit", "higher", _Z, PRINCIPLE, ".4g"),
-    Measure("violation_rate", "violations", "share of pairs with false logit >= true", "lower", _Z, PRINCIPLE, ".3g"),
+    Measure("violation_rate", "violations", "share of pairs with false logit >= true", "lower", _Z, PRINCIPLE, ".2g"),
     Measure("log_partition_mean", "log Z mean", "mean of log sum exp", None, ("logits",), PRINCIPLE, ".4g"),
     Measure("log_partition_std", "log Z std", "spread of log sum exp", "lower", ("logits",), PRINCIPLE, ".4g"),
     Measure("logit_difference", "logit difference", "true minus others over norm^0.7, mean", "higher", _Z, SLN, ".4g"),

@@ -33,7 +33,7 @@ def root(tmp_path):
 def test_tables_and_a_page_beside_the_runs(root):
     made = run(root)
     assert made.exit_code == 0, made.output
-    assert "What it decides (test)" in made.output
+    assert "accuracy ↑" in made.output
     assert "report.html" in made.output
     assert "<h1>2 losses on digits</h1>" in (root / "report.html").read_text()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from lastlayer.reports.columns import SPLITS, Column
+from lastlayer.reports.columns import Column, Split, texts_of_cell
+from lastlayer.reports.noise import ENOUGH_SEEDS
 from lastlayer.reports.summary import DECISIONS, FEATURES, Summary
 from lastlayer.reports.verdict import rule, verdict
 
@@ -16,39 +17,43 @@ if TYPE_CHECKING:
 _MARKS = {"winner": "★", "best": "*", "within": "~"}
 _STYLES = {"winner": "bold green", "best": "bold", "within": ""}
 _ARROWS = {"higher": " ↑", "lower": " ↓", None: ""}
-_PLAIN_WIDTH = 120  # a pipe or a file has no width of its own
+_GAP = 1
+_LABEL = 14  # a longer label goes over several lines rather than widen its column
+_SHORT: dict[Split, str] = {"test": "test", "train": "train", "best": "best", "validation": "valid.", "run": ""}
 
 
 def print_tables(summary: Summary, *, everything: bool = False, console: Console | None = None) -> None:
-    """Print the verdict, the tables, and every run that is not done.
+    """Print the verdict, one table of every loss and measure on test and train, and every run that is not done.
 
-    Two tables: what a loss decides (test) and what it does to the features (train); each is cut into several where it
-    is wider than the terminal. Accuracy leads, then come the measures that differ, then, dim, those that tie. `*` marks
-    the best, `~` what is within noise of it, `★` a winner.
+    A column a loss and a line a measure and split: accuracy leads, then come the measures that differ, then, dim, those
+    that tie. `*` marks the best of a line, `~` what is within noise of it, `★` a winner. A terminal too narrow for all
+    losses gets the table in parts; a file or pipe never does.
 
     Args:
         everything: all measures on all splits, in the registry's order.
-        console: where to print; standard output if not given, 120 columns wide where that is no terminal.
+        console: where to print; standard output if not given.
     """
     from rich.console import Console
 
     console = console or Console(soft_wrap=False)
-    if not console.is_terminal and console.width < _PLAIN_WIDTH:
-        console.width = _PLAIN_WIDTH
+    lines = _lines(summary, everything=everything)
+    parts = _fitting(summary, lines, console.width if console.is_terminal else None)
+    if not console.is_terminal:
+        console.width = max(console.width, *(sum(part.values()) + _stub(lines) for part in parts), 120)
     console.print(summary.title, style="bold", markup=False, highlight=False)
     for sentence in verdict(summary):
         console.print(sentence, markup=False, highlight=False)
-    if everything:
-        for split in summary.splits:
-            columns = [column for column in summary.columns if column.split == split]
-            _print(console, summary, SPLITS[split].capitalize(), columns)
-    else:
-        time = [column for column in summary.columns if column.split == "run"]
-        _print(console, summary, "What it decides (test)", [*summary.leading("test", DECISIONS), *time])
-        _print(console, summary, "What it does to the features (train)", summary.leading("train", FEATURES))
-    if summary.columns:
-        console.print(f"\n* best   ~ within noise of it   ★ winner. {rule(summary)}", style="dim", highlight=False)
+    for part in parts:
+        _print(console, summary, lines, part)
+    if lines:
+        console.print(f"\n{_legend(summary, lines)}", style="dim", highlight=False)
     print_problems(summary, console=console)
+
+
+def _legend(summary: Summary, lines: Sequence[Column]) -> str:
+    marks = "* best   ~ within noise of it" + ("   ★ winner" if summary.seeds >= ENOUGH_SEEDS else "")
+    splits = {"best": "best: test at the epoch best in validation. ", "validation": "valid.: validation, there. "}
+    return f"{marks}. {''.join(splits.get(split, '') for split in {line.split: None for line in lines})}{rule(summary)}"
 
 
 def print_problems(summary: Summary, *, console: Console | None = None) -> None:
@@ -59,7 +64,7 @@ def print_problems(summary: Summary, *, console: Console | None = None) -> None:
     console = console or Console()
     if summary.problems:
         total = sum(len(group.runs) for group in summary.groups)
-        missing = f"{len(summary.problems)} of {max(total, len(summary.problems))} runs are not in the tables:"
+        missing = f"{len(summary.problems)} of {max(total, len(summary.problems))} runs are not in the table:"
         console.print(f"\n{missing}", style="bold yellow", highlight=False)
     for run in summary.problems:
         seed = "" if run.seed is None else f" seed {run.seed}"
@@ -68,24 +73,40 @@ def print_problems(summary: Summary, *, console: Console | None = None) -> None:
         console.print(Text(note, style="dim"), soft_wrap=True)
 
 
-def _print(console: Console, summary: Summary, title: str, columns: Sequence[Column]) -> None:
-    from rich.table import Table
+def _lines(summary: Summary, *, everything: bool) -> list[Column]:
+    """The columns of the summary in the order in which they are lines here: by measure, test before train."""
+    names = list(dict.fromkeys(column.measure.name for column in summary.columns if column.split != "run"))
+    by_name = {
+        name: [column for split in _SHORT if split != "run" and (column := summary.column(split, name)) is not None]
+        for name in (names if everything else [name for name in (*DECISIONS, *FEATURES) if name in names])
+    }
+    order = list(by_name)
+    if not everything:
+        order.sort(key=lambda name: (name != "accuracy", not any(column.differs for column in by_name[name])))
+        usual = ("test", "train")
+        by_name = {n: [c for c in found if n == "accuracy" or c.split in usual] for n, found in by_name.items()}
+    time = [column for column in summary.columns if column.split == "run"]
+    return [column for name in order for column in by_name[name]] + time
 
-    labels = [_with_count(summary, i) for i in range(len(summary.groups))]
-    stub = max([len(label) for label in labels], default=0)
-    # A narrow gap is worth it only where it saves a second part.
-    fits = {gap: _fitting(columns, stub, console.width, len(labels), gap) for gap in (1, 2)}
-    gap = 1 if len(fits[1]) < len(fits[2]) else 2
-    for position, part in enumerate(fits[gap]):
-        console.print(f"\n{title}{', continued' * (position > 0)}", style="bold", highlight=False)
-        table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="")
-        table.add_column("", no_wrap=True)
-        for column in part:
-            quiet = column.measure.direction is None or not column.differs
-            table.add_column(_head(column), justify="right", no_wrap=True, style="dim" if quiet else "")
-        for i, label in enumerate(labels):
-            table.add_row(label, *(_cell(column, i) for column in part))
-        console.print(table)
+
+def _print(console: Console, summary: Summary, lines: Sequence[Column], part: Mapping[int, int]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    table.add_column("", no_wrap=True)
+    table.add_column("", no_wrap=True, style="dim")
+    for group, width in part.items():
+        table.add_column(Text(_with_count(summary, group)), justify="right", width=width - _GAP)
+    before = ""
+    for line in lines:
+        style = "dim" if line.measure.direction is None or not line.differs else ""
+        head = "" if line.measure.name == before else _head(line)
+        cells = (_cell(line, group) for group in part)
+        table.add_row(Text(head), Text(_SHORT[line.split]), *cells, style=style)
+        before = line.measure.name
+    console.print()
+    console.print(table)
 
 
 def _with_count(summary: Summary, group: int) -> str:
@@ -100,8 +121,9 @@ def _head(column: Column) -> str:
 
 
 def _plain(column: Column, group: int) -> str:
-    standing = column.cells[group].standing
-    return f"{_MARKS.get(standing or '', '')}{column.text(group)}"
+    cell = column.cells[group]
+    mean, std = texts_of_cell(column.measure, cell)
+    return f"{_MARKS.get(cell.standing or '', '')}{mean}{f'±{std}' * bool(std)}"
 
 
 def _cell(column: Column, group: int) -> Text:
@@ -110,15 +132,20 @@ def _cell(column: Column, group: int) -> Text:
     return Text(_plain(column, group), style=_STYLES.get(column.cells[group].standing or "", ""))
 
 
-def _fitting(columns: Sequence[Column], stub: int, width: int, groups: int, gap: int) -> list[list[Column]]:
-    """Columns in as few parts as fit beside the labels."""
-    parts: list[list[Column]] = []
-    used = 0
-    for column in columns:
-        need = gap + max([len(_head(column)), *(len(_plain(column, i)) for i in range(groups))])
-        if not parts or used + need > width:
-            parts.append([])
-            used = stub + gap
-        parts[-1].append(column)
-        used += need
+def _stub(lines: Sequence[Column]) -> int:
+    """Width of what names a line."""
+    return max((len(_head(line)) for line in lines), default=0) + max(map(len, _SHORT.values())) + 2 * _GAP
+
+
+def _fitting(summary: Summary, lines: Sequence[Column], width: int | None) -> list[dict[int, int]]:
+    """Groups with their widths, in as few parts as fit beside the names; in one where there is no width to fit."""
+    parts: list[dict[int, int]] = [{}]
+    stub = _stub(lines)
+    for group in range(len(summary.groups)):
+        label = _with_count(summary, group)
+        head = max(min(len(label), _LABEL), *map(len, label.split()))
+        need = _GAP + max([head, *(len(_plain(line, group)) for line in lines)])
+        if width is not None and parts[-1] and stub + sum(parts[-1].values()) + need > width:
+            parts.append({})
+        parts[-1][group] = need
     return parts
