@@ -1,1 +1,174 @@
-"""Claims of the paper."""
+"""The Principle of Logit Separation: what decides its claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from lastlayer.losses import batch_max_margin
+from lastlayer.papers._claims import check
+from lastlayer.papers._evidence import Verdict, above, all_of, counted, exact, paired, welch
+from lastlayer.papers._logit_separation_theory import ALIGNED, counterexamples, search_violations
+from lastlayer.papers._observations import Observations, Row, Store
+from lastlayer.runners import Plan
+from lastlayer.runs import RunFolder
+from lastlayer.training.load import load
+from lastlayer.training.measuring import outputs
+from lastlayer.training.parts import load_data
+
+__all__ = ["batch_term", "counterexamples", "search_violations"]
+
+NOT_ALIGNED = ("CE", "max-margin")
+ALL_LOGITS = "CE with all logits"
+MEASURES = ("auprc", "precision_at_90", "precision_at_99")
+DATASETS = ("MNIST", "CIFAR-10")
+CLOSE = 1.01  # a violation this near the threshold counts as just above it
+
+
+def batch_term(done: Sequence[tuple[dict[str, str], int, RunFolder]], plan: Plan) -> list[Row]:
+    """The batch's part of batch max-margin on the training set: the mean over its batches, in the order of the data."""
+    rows = []
+    for labels, seed, folder in done:
+        loaded = load(folder)
+        train = load_data(loaded.trial.data, plan.data_root).train
+        made = outputs(loaded.network, train)
+        size = loaded.trial.batch_size
+        terms = [
+            batch_max_margin(made.logits[start : start + size], made.target[start : start + size], sample_term=False)
+            for start in range(0, len(made.target) - size + 1, size)
+        ]
+        values = {"train.batch_term": float(torch.stack(terms).mean())}
+        rows.append(Row(labels, seed, loaded.trial.schedule.epochs, values))
+    return rows
+
+
+@check("002-01", "logit_separation.counterexamples")
+def not_aligned(store: Store) -> Verdict:
+    """Both losses fall below every epsilon while a false logit exceeds a true one."""
+    rows = store.evidence("logit_separation.counterexamples").final()
+    holds = [
+        row.values["computed.loss"] <= float(row.labels["epsilon"]) and row.values["computed.gap"] < 0 for row in rows
+    ]
+    least = max(row.values["computed.gap"] for row in rows)
+    return exact(all(holds), f"{sum(holds)} of {len(holds)} losses and epsilons; gap at most {least:.3g}")
+
+
+@check("002-02", "logit_separation.alignment")
+def aligned(store: Store) -> Verdict:
+    """No optimised violation below a threshold, and for each loss one just above it."""
+    rows = store.evidence("logit_separation.alignment").final()
+    sets, below = (int(sum(row.values[f"computed.{name}"] for row in rows)) for name in ("sets", "below"))
+    nearest = {loss: min(r.values["computed.ratio"] for r in rows if r.labels["loss"] == loss) for loss in ALIGNED}
+    detail = f"{below} of {sets} violating sets below the threshold; nearest {max(nearest.values()):.6f} of it"
+    return exact(below == 0 and max(nearest.values()) <= CLOSE, detail)
+
+
+@check("002-03", "logit_separation.table1")
+def better_on_mnist(store: Store) -> Verdict:
+    """All fifteen cells below the better of the two losses that are not aligned; the hardest measure with intervals."""
+    table = store.evidence("logit_separation.table1")
+    parts = [_cells_better(table, "MNIST")]
+    best = _best_not_aligned(table, "MNIST", "precision_at_99")
+    for loss in ALIGNED:
+        # paired by seed: both have the same order of samples
+        difference = paired(_of(table, "MNIST", loss, "precision_at_99"), best)
+        parts.append(above(difference, what=f"P@0.99 of {loss}"))
+    return all_of(parts)
+
+
+@check("002-04", "logit_separation.table1")
+def improvement(store: Store) -> Verdict:
+    """The share of relative improvements between 20 and 35 %."""
+    table = store.evidence("logit_separation.table1")
+    gains = [_gain(table, dataset, loss, measure) for dataset in DATASETS for loss in ALIGNED for measure in MEASURES]
+    inside, over = (sum(low <= gain <= high for gain in gains) for low, high in ((0.2, 0.35), (0.2, 1.0)))
+    total = len(gains)
+    detail = f"{inside} of {total} improvements in 20-35 % (80 % needed); {over} of {total} are at least 20 %"
+    return exact(inside >= 0.8 * total, detail)
+
+
+@check("002-05", "logit_separation.table1")
+def accuracy_kept(store: Store) -> Verdict:
+    """Accuracy of each aligned loss is less than 0.2 points below that of cross-entropy."""
+    table = store.evidence("logit_separation.table1")
+    parts = []
+    for dataset in DATASETS:
+        baseline = {seed: 100 * value for seed, value in _of(table, dataset, "CE", "accuracy").items()}
+        for loss in ALIGNED:
+            points = {seed: 100 * value for seed, value in _of(table, dataset, loss, "accuracy").items()}
+            parts.append(above(welch(points, baseline), -0.2, f"{loss} on {dataset}"))
+    return all_of(parts)
+
+
+@check("002-06", "logit_separation.table1")
+def as_good_as_all_logits(store: Store) -> Verdict:
+    """One logit of an aligned model misses at most 1.1 times what all of cross-entropy's miss."""
+    table = store.evidence("logit_separation.table1")
+    parts = []
+    for dataset in DATASETS:
+        bar = 1.1 * _missed(table, dataset, ALL_LOGITS, "probability_auprc")
+        holds = [_missed(table, dataset, loss, "auprc") <= bar for loss in ALIGNED]
+        parts.append(counted(sum(holds), len(holds), 3, dataset))
+    return all_of(parts)
+
+
+@check("002-07", "logit_separation.table1_imagenet")
+def many_classes(store: Store) -> Verdict:
+    """Batch cross-entropy misses a fifth less than cross-entropy, and certainly less, on every data set run."""
+    table = store.evidence("logit_separation.table1_imagenet")
+    parts = []
+    for dataset in table.points("dataset"):
+        gain = 1 - _missed(table, dataset, "batch CE", "auprc") / _missed(table, dataset, "CE", "auprc")
+        difference = welch(_of(table, dataset, "batch CE", "auprc"), _of(table, dataset, "CE", "auprc"))
+        parts.append(above(difference, what=f"AUPRC on {dataset}"))
+        parts.append(exact(gain > 0.2, f"relative improvement {gain:.3f}"))
+    return all_of(parts)
+
+
+@check("002-08", "logit_separation.sample_term")
+def sample_term(store: Store) -> Verdict:
+    """Without the term for each sample the batch's term stays higher on train and the AUPRC lower on test."""
+    table = store.evidence("logit_separation.sample_term")
+    with_, without = ({"arm": arm} for arm in ("with", "without"))
+    loss = welch(table.values("train.batch_term", **without), table.values("train.batch_term", **with_))
+    auprc = welch(table.values("test.auprc", **with_), table.values("test.auprc", **without))
+    return all_of([above(loss, what="batch term, without - with"), above(auprc, what="AUPRC, with - without")])
+
+
+@check("002-09", "logit_separation.table1")
+def self_normalised(store: Store) -> Verdict:
+    """Mean and spread of log Z under self-norm and NCE are below a fifth of those under cross-entropy."""
+    table = store.evidence("logit_separation.table1")
+    parts = []
+    for name in ("log_partition_std", "log_partition_mean"):
+        bar = {seed: 0.2 * abs(value) for seed, value in _of(table, "MNIST", "CE", name).items()}
+        for loss in ("self-norm", "NCE"):
+            ours = {seed: abs(value) for seed, value in _of(table, "MNIST", loss, name).items()}
+            parts.append(above(welch(bar, ours), what=f"0.2 CE - {loss}, {name}"))
+    return all_of(parts)
+
+
+def _of(table: Observations, dataset: str, loss: str, measure: str) -> dict[int, float]:
+    return table.values(f"test.{measure}", dataset=dataset, loss=loss)
+
+
+def _missed(table: Observations, dataset: str, loss: str, measure: str) -> float:
+    values = _of(table, dataset, loss, measure)
+    return 1 - sum(values.values()) / len(values)
+
+
+def _best_not_aligned(table: Observations, dataset: str, measure: str) -> dict[int, float]:
+    best = min(NOT_ALIGNED, key=lambda loss: _missed(table, dataset, loss, measure))
+    return _of(table, dataset, best, measure)
+
+
+def _gain(table: Observations, dataset: str, loss: str, measure: str) -> float:
+    """How much less is missed than under the better of the losses that are not aligned."""
+    best = min(_missed(table, dataset, other, measure) for other in NOT_ALIGNED)
+    return 1 - _missed(table, dataset, loss, measure) / best if best > 0 else 0.0
+
+
+def _cells_better(table: Observations, dataset: str) -> Verdict:
+    gains = [_gain(table, dataset, loss, measure) for loss in ALIGNED for measure in MEASURES]
+    return counted(sum(gain > 0 for gain in gains), len(gains), len(gains), f"cells better on {dataset}")
