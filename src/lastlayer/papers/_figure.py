@@ -81,7 +81,7 @@ def _series(
 
 def _printed(artifact: Artifact, title: str, x: str) -> dict[tuple[str, ...], dict[float, float]]:
     found: dict[tuple[str, ...], dict[float, float]] = {}
-    numbers: list[Printed] = [one for one in published(artifact) if one.column == title and x in one.labels]
+    numbers: list[Printed] = [one for one in published(artifact) if one.column == title and one.labels.get(x)]
     for one in numbers:
         name = tuple(label for axis, label in one.labels.items() if axis != x)
         found.setdefault(name, {})[float(one.labels[x])] = one.value

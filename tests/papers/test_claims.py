@@ -1,0 +1,34 @@
+"""The list of claims: complete, each decided by code that says what is missing when nothing was run."""
+
+import csv
+from importlib.resources import files
+
+import pytest
+
+from lastlayer.papers import Store, artifacts, claims, judge, needs
+from lastlayer.papers._claims import _CHECKS, _load_checks
+
+
+def test_sixty_claims_with_a_criterion_each():
+    assert len({claim.id for claim in claims()}) == 60
+    assert {claim.paper for claim in claims()} == {"000", "001", "002", "003", "004"}
+    for claim in claims():
+        assert claim.id.startswith(f"{claim.paper}-")
+        assert claim.claim
+        assert claim.criterion
+    header = (files("lastlayer.papers") / "claims.csv").read_text().splitlines()[0]
+    assert next(csv.reader([header]))[-1] == "changed"
+
+
+def test_no_check_without_a_claim():
+    _load_checks()
+    assert _CHECKS.keys() == {claim.id for claim in claims()}
+
+
+@pytest.mark.parametrize("claim", [claim.id for claim in claims()])
+def test_without_runs_the_verdict_is_not_run_and_says_what_is_missing(claim, tmp_path):
+    verdict = judge(claim, Store(tmp_path))
+    assert verdict.outcome == "not run"
+    assert needs(claim)
+    assert set(needs(claim)) <= artifacts().keys()
+    assert any(name in verdict.detail for name in needs(claim))

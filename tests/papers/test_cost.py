@@ -1,0 +1,36 @@
+"""Estimates: shapes known without files, operations of models with published counts."""
+
+import math
+
+import pytest
+
+from lastlayer.papers import cost
+from lastlayer.training import DataChoice, ModelChoice, Trial
+
+
+def test_shapes_without_files():
+    assert cost.shape(DataChoice("cifar10")) == (50_000, (3, 32, 32), 10)
+    assert cost.shape(DataChoice("tiny-imagenet", classes=50, holdout=0.1)) == (22_500, (3, 32, 32), 50)
+    assert cost.shape(DataChoice("mnist", train=2000)) == (2000, (1, 28, 28), 10)
+    assert cost.shape(DataChoice("cifar10", unknown=4)) == (30_000, (3, 32, 32), 6)
+    samples, shape, classes = cost.shape(DataChoice("digits"))
+    assert (shape, classes) == ((1, 8, 8), 10)
+    assert 1000 < samples < 1797
+
+
+@pytest.mark.parametrize(("model", "shape", "published"), [
+    ("resnet20", (3, 32, 32), 40.8e6),
+    ("resnet56", (3, 32, 32), 125.5e6),
+    ("resnet50", (3, 224, 224), 4.1e9),
+])  # fmt: skip
+def test_operations_are_twice_the_published_multiply_adds(model, shape, published):
+    options = {} if shape[1] == 32 else {"stem": "imagenet"}
+    assert cost.operations(ModelChoice(model, options), shape) == pytest.approx(2 * published, rel=0.02)
+
+
+def test_a_longer_training_takes_longer_and_the_unknown_is_unknown():
+    one = Trial().resolved()
+    ten = one.with_settings({"schedule.epochs": 300})
+    assert cost.seconds([ten], "cpu") == pytest.approx(10 * cost.seconds([one], "cpu"))
+    assert cost.seconds([one, one], "cpu") == pytest.approx(2 * cost.seconds([one], "cpu"))
+    assert math.isnan(cost.seconds([one.with_settings({"model.name": "nowhere.to:find"})], "cpu"))
