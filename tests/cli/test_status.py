@@ -116,3 +116,12 @@ def test_mistakes_are_one_line(tmp_path):
         assert said in error
         assert error.count("\n") == 1
     assert json.loads(run(tmp_path, "--json").stdout)["runs"] == []
+
+
+def test_a_reason_is_said_once_for_all_the_runs_it_stopped(root):
+    start(root, 5).fail({"error": "the loss is not finite at step 12"})
+    said = run(root).output
+    assert said.count("not finite at step 12") == 1
+    line = next(line for line in said.splitlines() if "not finite at step 12" in line)
+    assert trial(2).identity in line
+    assert trial(5).identity in line

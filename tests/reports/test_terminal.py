@@ -115,3 +115,4 @@ def test_nothing_done(tmp_path):
     text = printed(tmp_path)
     assert "No run is finished" in text
     assert "ce seed 0" in text
+    assert "(0 of 1)" not in text  # no empty table

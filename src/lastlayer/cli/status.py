@@ -113,6 +113,8 @@ def _print(root: Path, found: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, 160)  # a file has no width: nothing is cut or broken over lines
     table = Table(box=None, pad_edge=False)
     for name in ("run", "status", "epoch", "data", "model", "head", "loss", "seed"):
         table.add_column(name, no_wrap=name in ("run", "status", "epoch", "seed"))
@@ -121,11 +123,12 @@ def _print(root: Path, found: dict[str, Any]) -> None:
         cells = (run[name] for name in ("data", "model", "head", "loss", "seed"))
         table.add_row(run["identity"], run["status"], epoch, *(escape(str(cell)) for cell in cells))
     console.print(table)
+    by_reason: dict[tuple[str, str], list[str]] = {}
     for run in found["runs"]:
         if run["reason"]:
-            console.print(
-                f"\n{run['identity']} {run['status']}: {escape(run['reason'])}", soft_wrap=True, highlight=False
-            )
+            by_reason.setdefault((run["status"], run["reason"]), []).append(run["identity"])
+    for (state, reason), runs in by_reason.items():
+        console.print(f"\n{' '.join(runs)} {state}: {escape(reason)}", soft_wrap=True, highlight=False)
     for comparison in found["comparisons"]:
         told = comparison.get("damaged") or _words(comparison["counts"])
         console.print(

@@ -43,9 +43,9 @@ def print_tables(summary: Summary, *, everything: bool = False, console: Console
     console.print(summary.title, style="bold", markup=False, highlight=False)
     for sentence in verdict(summary):
         console.print(sentence, markup=False, highlight=False)
-    for part in parts:
-        _print(console, summary, lines, part)
     if lines:
+        for part in parts:
+            _print(console, summary, lines, part)
         console.print(f"\n{_legend(summary, lines)}", style="dim", highlight=False)
     print_problems(summary, console=console)
 

@@ -1,0 +1,31 @@
+"""What every command shares: help, the version, one line for a mistake."""
+
+import pytest
+from typer.testing import CliRunner
+
+import lastlayer
+from lastlayer.cli import app
+
+COMMANDS = [info.name or info.callback.__name__.replace("_", "-") for info in app.registered_commands]
+GROUPS = [info.name for info in app.registered_groups]
+
+
+def test_the_version():
+    said = CliRunner().invoke(app, ["--version"])
+    assert said.exit_code == 0
+    assert said.output == f"lastlayer {lastlayer.__version__}\n"
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *GROUPS])
+def test_every_command_has_help_that_begins_with_a_sentence(command):
+    said = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "100"})
+    assert said.exit_code == 0
+    first = [line.strip() for line in said.output.splitlines() if line.strip()][1]
+    assert first[0].isupper()
+    assert len(first.split()) >= 4
+
+
+def test_a_command_that_is_not_there():
+    said = CliRunner().invoke(app, ["comprae"])
+    assert said.exit_code == 2
+    assert "comprae" in said.output
