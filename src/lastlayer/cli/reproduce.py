@@ -35,6 +35,9 @@ def reproduce(
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds instead of the artifact's own: 3, or 5-9.")] = None,
     show: Annotated[bool, typer.Option("--show", help="Run nothing: show what has been observed.")] = False,
+    picture: Annotated[
+        Path | None, typer.Option(help="Also write the figure to this .svg or .png; needs the extra pictures.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the observations.")] = Path("results"),
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ..., or auto.")] = "auto",
@@ -79,8 +82,8 @@ def reproduce(
                 tell=lambda line: typer.echo(line, err=True),
             )
         _print_artifact(console, artifact, observed)
-        if page := _write_page(artifact, observed, runs):
-            console.print(f"page: {page}", highlight=False)
+        for path in _write_figure(artifact, observed, runs, picture):
+            console.print(f"figure: {path}", highlight=False)
         if observed.rows:
             console.print(f"observations: {store.path(artifact.name, size)}", highlight=False)
         concerned = [claim.id for claim in papers.claims() if artifact.name in papers.needs(claim.id)]
@@ -177,17 +180,26 @@ def _value(mean: float, std: float | None, count: int | None = None) -> str:
     return text if count is None else f"{text} ({count})"
 
 
-def _write_page(artifact: Artifact, observed: Observations, folder: Path) -> Path | None:
-    """The figure as one HTML file that opens offline."""
+def _write_figure(artifact: Artifact, observed: Observations, folder: Path, picture: Path | None) -> list[Path]:
+    """The figure as one HTML file that opens offline, and as a picture where one was asked for."""
     from lastlayer.papers import figure
     from lastlayer.runs.files import write_atomically
 
     chart = figure(artifact, observed)
     if chart is None:
-        return None
-    path = folder / f"{artifact.name}-{observed.size}.html"
-    write_atomically(path, chart.to_html(include_plotlyjs=True).encode())
-    return path
+        return []
+    page = folder / f"{artifact.name}-{observed.size}.html"
+    write_atomically(page, chart.to_html(include_plotlyjs=True).encode())
+    if picture is None:
+        return [page]
+    try:
+        content = chart.to_image(picture.suffix.removeprefix("."), width=900, height=500)
+    except (ValueError, RuntimeError) as error:  # as Plotly says that kaleido is not there, or has no browser
+        raise ImportError(
+            f"--picture: {str(error).strip().splitlines()[0]} (pip install 'lastlayer[pictures]')"
+        ) from None
+    write_atomically(picture, content)
+    return [page, picture]
 
 
 def _print_list(console: Console, artifacts: list[Artifact], store: Store, device: str) -> None:
