@@ -11,6 +11,8 @@ FILES = {
     "mrpc": ("MRPC", '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t1\t2\tA " b\tB a\r\n0\t3\t4\tC\tD\r\n'),
     "rte": ("RTE", "index\tsentence1\tsentence2\tlabel\n0\tA\tB\tnot_entailment\n1\tC\tD\tentailment\n"),
     "sst-2": ("SST-2", "sentence\tlabel\ngood film \t1\nbad\t0\n"),
+    "qnli": ("QNLI", "index\tquestion\tsentence\tlabel\n0\tA\tB\tnot_entailment\n1\tC\tD\tentailment\n"),
+    "qqp": ("QQP", "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\tA\tB\t1\n4\t5\n6\t7\t8\tC\tD\t0\n"),
 }
 
 
@@ -29,6 +31,8 @@ def write(root: Path, name: str, content: str | None = None) -> Path:
         ("mrpc", ('A " b', "C"), ("B a", "D"), [1, 0]),
         ("rte", ("A", "C"), ("B", "D"), [1, 0]),
         ("sst-2", ("good film ", "bad"), None, [1, 0]),
+        ("qnli", ("A", "C"), ("B", "D"), [1, 0]),
+        ("qqp", ("A", "C"), ("B", "D"), [1, 0]),  # its official files have lines that end early
     ],
 )
 def test_reads_what_was_written(
@@ -42,6 +46,19 @@ def test_reads_what_was_written(
     assert dataset.num_classes == 2
     assert set(dataset.checksums) == {"train.tsv", "dev.tsv"}
     assert data.check(name, tmp_path).status == "ok"
+
+
+@pytest.mark.parametrize(("name", "dev", "label"), [("mnli", "matched", 1), ("mnli-mm", "mismatched", 2)])
+def test_mnli_has_two_test_sets(tmp_path: Path, name: str, dev: str, label: int) -> None:
+    folder = tmp_path / "glue" / "MNLI"
+    folder.mkdir(parents=True)
+    header = "index\tsentence1\tsentence2\tlabel1\tgold_label\n"
+    samples = [f"{k}\tA\tB\tneutral\t{gold}\n" for k, gold in enumerate(("entailment", "neutral", "contradiction"))]
+    (folder / "train.tsv").write_text(header + "".join(samples))
+    (folder / f"dev_{dev}.tsv").write_text(header + samples[label])
+    dataset = data.load_text(name, tmp_path)
+    assert dataset.train.target.tolist() == [0, 1, 2]
+    assert dataset.test.target.tolist() == [label]
 
 
 def test_texts_and_tensors_are_told_apart(tmp_path: Path) -> None:

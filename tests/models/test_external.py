@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lastlayer import models
+from lastlayer.models.external import Encoder
 
 
 class TimmLike(nn.Module):
@@ -164,3 +165,21 @@ def test_transformers_features(monkeypatch: pytest.MonkeyPatch, pretrained: bool
     embedded = model.encoder.embedding(tokens)
     torch.testing.assert_close(model(tokens), embedded.mean(1) if pretrained else embedded[:, 0])
     assert model(torch.zeros(2, 5, 4)).shape == (2, 4)
+
+
+def test_tokens_reach_the_encoder_with_mask_and_segments() -> None:
+    class Recorder(FakeEncoder):
+        def forward(self, **given: Tensor) -> SimpleNamespace:
+            self.given = given
+            return super().forward(given["input_ids"])
+
+    recorder = Recorder(pooled=True)
+    recorder.config.type_vocab_size = 2
+    tokens = torch.tensor([[[7, 8, 9, 0], [0, 0, 1, -1]]], dtype=torch.int32)
+    Encoder(recorder)(tokens)
+    assert recorder.given["input_ids"].tolist() == [[7, 8, 9, 0]]
+    assert recorder.given["attention_mask"].tolist() == [[1, 1, 1, 0]]
+    assert recorder.given["token_type_ids"].tolist() == [[0, 0, 1, 0]]
+    recorder.config.type_vocab_size = 1
+    Encoder(recorder)(tokens)
+    assert "token_type_ids" not in recorder.given

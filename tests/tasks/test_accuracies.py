@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lastlayer.tasks import accuracy, long_tail, long_tail_counts, unbiased_accuracy
+from lastlayer.tasks import accuracy, f1, long_tail, long_tail_counts, matthews, unbiased_accuracy
 
 from . import reference
 
@@ -21,6 +21,25 @@ def test_a_row_with_nan_is_wrong():
     # argmax of such a row is the NaN itself, so a diverged model would look right.
     logits = torch.tensor([[math.nan, 0.0], [1.0, 0.0], [math.nan, math.nan]])
     assert accuracy(logits, torch.tensor([0, 0, 0])).item() == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 5])
+def test_f1_and_matthews_agree_with_sklearn(num_classes: int) -> None:
+    from sklearn.metrics import f1_score, matthews_corrcoef
+
+    logits, target = reference.problem(300, num_classes)
+    predicted = logits.argmax(1)
+    assert matthews(logits, target).item() == pytest.approx(matthews_corrcoef(target, predicted), abs=1e-12)
+    for k in range(num_classes):
+        expected = f1_score(target == k, predicted == k)
+        assert f1(logits, target, positive=k).item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_f1_and_matthews_of_one_label_or_one_prediction() -> None:
+    always_first = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    assert matthews(always_first, torch.tensor([0, 1])).item() == 0.0
+    assert f1(always_first, torch.tensor([0, 1])).item() == 0.0
+    assert math.isnan(f1(always_first, torch.tensor([0, 0])).item())
 
 
 def test_subtracted_bias_is_added_back():

@@ -11,6 +11,7 @@ from .folders import ImageFiles, image_files, image_folder
 from .mapped import MappedImages
 from .registry import Check, Source, available, check, default_root, describe, get, load, load_text, register
 from .splits import hold_out, long_tail, open_set, stratified, subset
+from .tokens import tokenise
 
 __all__ = [
     "Check",
@@ -51,4 +52,5 @@ __all__ = [
     "statistics",
     "stratified",
     "subset",
+    "tokenise",
 ]

@@ -19,7 +19,7 @@ def normalize(
     """Scale and standardise: (x / scale - mean) / std.
 
     Args:
-        x: images (N, C, H, W) or features (N, d), any type.
+        x: images (N, C, H, W) or features (N, d), any type; tokens, int32, are returned as they are.
         mean, std: (C,) or (d,); None for both leaves out the second step.
         scale: the value of full intensity.
         dtype: of the result.
@@ -28,6 +28,8 @@ def normalize(
         >>> normalize(torch.tensor([[0.0, 10.0]]), torch.tensor([0.0, 0.5]), torch.tensor([1.0, 0.5]), 10.0)
         tensor([[0., 1.]])
     """
+    if x.dtype == torch.int32:
+        return x
     x = x.to(dtype)
     if mean is None or std is None:
         return x if scale == 1.0 else x / scale

@@ -17,8 +17,8 @@ class Split:
     """Inputs and their labels.
 
     Attributes:
-        inputs: images uint8 or float (N, C, H, W), or features float (N, d); `MappedImages` where they do not fit in
-            memory.
+        inputs: images uint8 or float (N, C, H, W), features float (N, d), or tokens int32 (N, 2, L) as `tokenise`
+            makes them; `MappedImages` where images do not fit in memory.
         target: labels int64 (N,).
     """
 
@@ -29,8 +29,10 @@ class Split:
         if self.target.dtype != torch.int64 or self.target.ndim != 1:
             found = f"{self.target.dtype} {tuple(self.target.shape)}"
             raise TypeError(f"target must be int64 of shape (N,), not {found}")
-        if self.inputs.ndim not in (2, 4):
-            raise ValueError(f"inputs must be (N, C, H, W) or (N, d), not {tuple(self.inputs.shape)}")
+        tokens = self.inputs.ndim == 3 and self.inputs.dtype == torch.int32
+        if self.inputs.ndim not in (2, 4) and not tokens:
+            found = f"{self.inputs.dtype} {tuple(self.inputs.shape)}"
+            raise ValueError(f"inputs must be (N, C, H, W), (N, d) or tokens int32 (N, 2, L), not {found}")
         if self.inputs.ndim == 2 and not self.inputs.is_floating_point():
             raise TypeError(f"features must be floating point, not {self.inputs.dtype}")
         if self.inputs.ndim == 4 and not (self.inputs.is_floating_point() or self.inputs.dtype == torch.uint8):

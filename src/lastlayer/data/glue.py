@@ -1,4 +1,4 @@
-"""GLUE tasks in their official tsv files: CoLA, MRPC, RTE, SST-2. Texts only; tokens are made elsewhere."""
+"""GLUE tasks in their official tsv files. Texts only; tokens are made elsewhere."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,9 +20,11 @@ class _Task:
     text: str | int
     pair: str | None
     label: str | int
-    labels: tuple[str, str]  # as written in the file, in label order
-    class_names: tuple[str, str]
+    labels: tuple[str, ...]  # as written in the file, in label order
+    class_names: tuple[str, ...]
     citation: str
+    dev: str = "dev.tsv"
+    gaps: bool = False  # whether the official file has lines without a label, which everyone leaves out
 
 
 _TASKS = {
@@ -62,8 +64,39 @@ _TASKS = {
         ("negative", "positive"),
         "Socher et al. 2013, Recursive deep models for semantic compositionality",
     ),
+    "qnli": _Task(
+        "QNLI",
+        "question",
+        "sentence",
+        "label",
+        ("entailment", "not_entailment"),
+        ("entailment", "not_entailment"),
+        "Rajpurkar et al. 2016, SQuAD: 100,000+ questions for machine comprehension of text",
+    ),
+    "qqp": _Task(
+        "QQP",
+        "question1",
+        "question2",
+        "is_duplicate",
+        ("0", "1"),
+        ("not_duplicate", "duplicate"),
+        "Iyer, Dandekar, Csernai 2017, First Quora dataset release: question pairs",
+        gaps=True,
+    ),
 }
-_FETCHED = ("cola", "rte", "sst-2")  # MRPC's owners give it as an installer only
+for _name, _dev in (("mnli", "dev_matched.tsv"), ("mnli-mm", "dev_mismatched.tsv")):
+    _TASKS[_name] = _Task(
+        "MNLI",
+        "sentence1",
+        "sentence2",
+        "gold_label",
+        ("entailment", "neutral", "contradiction"),
+        ("entailment", "neutral", "contradiction"),
+        "Williams, Nangia, Bowman 2018, A broad-coverage challenge corpus for sentence understanding through inference",
+        dev=_dev,
+    )
+_ARCHIVES = {"QNLI": "QNLIv2", "QQP": "QQP-clean"}  # where the file is not called as its folder
+_FETCHED = tuple(name for name in _TASKS if name != "mrpc")  # its owners give it as an installer only
 
 
 def _read_tsv(path: Path, task: _Task) -> tuple[TextSplit, str]:
@@ -85,6 +118,8 @@ def _read_tsv(path: Path, task: _Task) -> tuple[TextSplit, str]:
     width = max(columns[column] for column in needed) + 1
     texts, pairs, target = [], [], []
     for number, row in enumerate(rows[first:], first + 1):
+        if task.gaps and len(row) < width:
+            continue
         if len(row) < width or row[columns[task.label]] not in task.labels:
             raise CorruptFileError(
                 f"{path}, line {number}: {width} columns with a label of {task.labels} expected, found {row}"
@@ -106,30 +141,31 @@ def _reader(name: str, task: _Task) -> Callable[..., TextDataset]:
             hint = "Fetch it by hand as https://gluebenchmark.com/tasks says"
         folder = locate(root, name, (f"glue/{task.folder}", f"GLUE/{task.folder}"), ("train.tsv",), hint)
         splits, checksums = [], {}
-        for file in ("train.tsv", "dev.tsv"):
+        for file in ("train.tsv", task.dev):
             split, checksums[file] = _read_tsv(require(folder / file, name), task)
             splits.append(split)
         notes = ("test set: GLUE's dev set, whose labels are public",)
         return TextDataset(name, splits[0], splits[1], task.class_names, checksums, notes=notes)
 
-    reader.__doc__ = f"Read `root/glue/{task.folder}/train.tsv` and dev.tsv; no checksums are known."
+    reader.__doc__ = f"Read `root/glue/{task.folder}/train.tsv` and {task.dev}; no checksums are known."
     return reader
 
 
 for _name, _task in _TASKS.items():
     _remotes: tuple[Remote, ...] = ()
     if _name in _FETCHED:
+        _archive = _ARCHIVES.get(_task.folder, _task.folder)
         _remotes = (
             Remote(
-                (f"https://dl.fbaipublicfiles.com/glue/data/{_task.folder}.zip",),
-                f"glue/{_task.folder}.zip",
+                (f"https://dl.fbaipublicfiles.com/glue/data/{_archive}.zip",),
+                f"glue/{_archive}.zip",
                 unpacks_to=f"glue/{_task.folder}",
                 unpack_in="glue",
             ),
         )
     register(
         _name,
-        summary=f"GLUE's {_task.folder}, sentence{' pairs' if _task.pair else 's'}, 2 classes",
+        summary=f"GLUE's {_task.folder}, sentence{' pairs' if _task.pair else 's'}, {len(_task.labels)} classes",
         homepage="https://gluebenchmark.com/tasks",
         licence="as stated by each task's owners",
         citation=f"{_task.citation}; Wang et al. 2019, GLUE",

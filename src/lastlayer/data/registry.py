@@ -11,6 +11,7 @@ from lastlayer._words import nearest
 
 from .dataset import Dataset, TextDataset
 from .download import Progress, Remote, fetch
+from .tokens import DEFAULT_LENGTH, load_tokenizer, tokenise
 
 AnyDataset = Dataset | TextDataset
 Reader = Callable[..., AnyDataset]
@@ -129,13 +130,14 @@ def load(name: str | Path, root: str | Path | None = None, *, verify: bool = Tru
             folder of images, a .npz or a .safetensors file; or the name of such a file without its ending.
         root: folder that holds the data sets; None means `default_root()`.
         verify: compare files with their known checksums; False reads altered files as they are.
-        options: what the reader takes, e.g. `size=64` for image folders or `seed=1` for synthetic sets.
+        options: what the reader takes, e.g. `size=64` for image folders or `seed=1` for synthetic sets; for texts
+            `tokenizer`, a name of transformers or a folder under the data root, and `length` (128) in tokens.
 
     Returns:
         A `Dataset` of tensors.
 
     Raises:
-        ValueError: unknown name, a text data set (see `load_text`), labels out of range, a class without samples.
+        ValueError: unknown name, texts without a tokenizer, labels out of range, a class without samples.
         FileNotFoundError: the files are not there; the places tried are named.
         CorruptFileError: a file is damaged; its expected and found checksums are named.
 
@@ -147,9 +149,17 @@ def load(name: str | Path, root: str | Path | None = None, *, verify: bool = Tru
     folder = default_root() if root is None else Path(root).expanduser()
     if str(name) not in _SOURCES:
         return _load_path(_as_path(Path(name).expanduser(), folder), options)
+    tokenizer, length = options.pop("tokenizer", None), options.pop("length", DEFAULT_LENGTH)
     dataset = _load_named(_SOURCES[str(name)], folder, verify, options)
-    if not isinstance(dataset, Dataset):
-        raise ValueError(f"{name} is a data set of texts: read it with lastlayer.data.load_text({str(name)!r})")
+    if isinstance(dataset, TextDataset):
+        if tokenizer is None:
+            raise ValueError(
+                f"{name} is a data set of texts: give tokenizer=, a name of transformers or a folder under the data "
+                f"root, or read the texts with lastlayer.data.load_text({str(name)!r})"
+            )
+        return tokenise(dataset, load_tokenizer(str(tokenizer), folder), int(length))
+    if tokenizer is not None:
+        raise ValueError(f"{name} is no data set of texts: it takes no tokenizer, got {tokenizer!r}")
     return dataset
 
 

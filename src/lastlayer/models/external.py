@@ -64,16 +64,21 @@ def from_transformers(name: str, in_shape: tuple[int, ...], options: dict[str, A
     """Build a transformers encoder whose features are its pooled output, or else its first token.
 
     Args:
-        name: a hub name or a folder.
-        in_shape: shape of one input, for the record: text is (length,), images (channels, height, width).
+        name: a folder, one under the data root, or a hub name.
+        in_shape: shape of one input, for the record: (2, length) or (length,) of text, (channels, height, width) of
+            images.
         options: `pretrained` (default False) loads the weights, from safetensors only; the rest goes to
             `from_pretrained` or to the configuration.
 
     Raises:
         ImportError: transformers is not installed; the message names the extra.
     """
+    from lastlayer.data import default_root
+
     transformers = _import("transformers", f"hf:{name}", "hf")
     options = dict(options)
+    if (folder := default_root() / name).is_dir():
+        name = str(folder)
     if options.pop("pretrained", False):
         # other weight files are pickles, and a pickle runs code
         encoder = transformers.AutoModel.from_pretrained(name, use_safetensors=True, **options)
@@ -94,7 +99,7 @@ def _import(package: str, asked: str, extra: str) -> ModuleType:
 
 
 class Encoder(nn.Module):
-    """A transformers model that returns features: images as `pixel_values`, integers as `input_ids`."""
+    """A transformers model that returns features: of images, of token numbers (N, L), or of what `tokenise` makes."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -102,12 +107,19 @@ class Encoder(nn.Module):
         config: Any = encoder.config
         width = getattr(config, "hidden_size", None) or config.hidden_sizes[-1]
         self.num_features = int(width)
+        self.segments = int(getattr(config, "type_vocab_size", 0) or 0)
 
-    def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         if x.is_floating_point():
             output = self.encoder(pixel_values=x)
+        elif x.dim() == 2:
+            output = self.encoder(input_ids=x)
         else:
-            output = self.encoder(input_ids=x, attention_mask=attention_mask)
+            ids, segments = x.long().unbind(1)  # (N, L) each
+            given = {"input_ids": ids, "attention_mask": (segments >= 0).long()}
+            if self.segments > 1:
+                given["token_type_ids"] = segments.clamp(min=0)
+            output = self.encoder(**given)
         pooled = getattr(output, "pooler_output", None)
         features: Tensor = output.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
         return features  # (N, d)

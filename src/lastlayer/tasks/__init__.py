@@ -7,7 +7,15 @@ any integer dtype.
 
 from typing import TYPE_CHECKING, Any
 
-from lastlayer.tasks.accuracies import LongTail, accuracy, long_tail, long_tail_counts, unbiased_accuracy
+from lastlayer.tasks.accuracies import (
+    LongTail,
+    accuracy,
+    f1,
+    long_tail,
+    long_tail_counts,
+    matthews,
+    unbiased_accuracy,
+)
 from lastlayer.tasks.conditions import (
     CriticalConditions,
     Scores,
@@ -46,11 +54,13 @@ __all__ = [
     "collapse_gap",
     "collapsed",
     "critical_conditions",
+    "f1",
     "log_partition",
     "logit_difference",
     "logit_separation",
     "long_tail",
     "long_tail_counts",
+    "matthews",
     "open_set",
     "scores",
     "single_logit",

@@ -1,4 +1,7 @@
-"""Accuracy, with the bias and without, and on long-tailed data. Tests: tests/tasks/test_accuracies.py."""
+"""Accuracy, with the bias and without, on long-tailed data, and its kin F1 and Matthews' correlation.
+
+Tests: tests/tasks/test_accuracies.py.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,6 +62,62 @@ def accuracy(logits: Tensor, target: Tensor) -> Tensor:
     if target.device.type == "cpu":
         check_range(target, logits.shape[1])
     return correct(logits, target).double().mean()
+
+
+def f1(logits: Tensor, target: Tensor, *, positive: int = 1) -> Tensor:
+    """Harmonic mean of precision and recall of one class, decided by the largest logit.
+
+        F1 = 2 TP / (2 TP + FP + FN)
+
+    Args:
+        logits: (N, K).
+        target: (N,) labels of any integer dtype.
+        positive: the class.
+
+    Returns:
+        float64 scalar in [0, 1]; NaN where the class is neither there nor predicted.
+
+    Raises:
+        ValueError, TypeError: as `accuracy`.
+
+    Example:
+        >>> f1(torch.tensor([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]), torch.tensor([1, 0, 0])).item()
+        0.6666666666666666
+    """
+    logits, target = check_pair(logits, target)
+    predicted, true = logits.argmax(1) == positive, target == positive
+    return 2 * (predicted & true).sum().double() / (predicted.sum() + true.sum())
+
+
+def matthews(logits: Tensor, target: Tensor) -> Tensor:
+    """Correlation of label and prediction over all classes (Matthews; for K > 2 Gorodkin's R_K).
+
+        R = (N sum_k C_kk - sum_k t_k p_k) / sqrt((N^2 - sum_k p_k^2) (N^2 - sum_k t_k^2))
+
+    with C the confusion matrix, t and p the counts of labels and of predictions.
+
+    Args:
+        logits: (N, K).
+        target: (N,) labels of any integer dtype.
+
+    Returns:
+        float64 scalar in [-1, 1]; 0 where all samples have one label or one prediction.
+
+    Raises:
+        ValueError, TypeError: as `accuracy`.
+
+    Example:
+        >>> matthews(torch.eye(3), torch.tensor([0, 1, 2])).item()
+        1.0
+    """
+    logits, target = check_pair(logits, target)
+    N, K = logits.shape
+    predicted = logits.argmax(1)
+    true_counts = target.bincount(minlength=K).double()
+    counts = predicted.bincount(minlength=K).double()
+    covariance = N * (predicted == target).sum().double() - true_counts @ counts
+    scale = torch.sqrt((N**2 - counts @ counts) * (N**2 - true_counts @ true_counts))
+    return torch.where(scale > 0, covariance / scale, torch.zeros_like(scale))
 
 
 def unbiased_accuracy(logits: Tensor, bias: Tensor, target: Tensor) -> Tensor:

@@ -1,0 +1,97 @@
+"""Texts as tokens, and a network that learns from them in the same loop as images."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lastlayer import data
+from lastlayer.training.loop import finish_fit, fit
+from lastlayer.training.trial import Trial
+
+WORDS = ["[PAD]", "good", "bad", "film", "play"]
+
+
+def tokenizer(
+    texts: Sequence[str], pairs: Sequence[str] | None, *, padding: str, truncation: bool, max_length: int
+) -> dict[str, list[list[int]]]:
+    """A token a word, no special ones."""
+    assert padding == "max_length"
+    assert truncation
+    made: dict[str, list[list[int]]] = {"input_ids": [], "attention_mask": [], "token_type_ids": []}
+    for first, second in zip(texts, pairs or [""] * len(texts), strict=True):
+        words = [*first.split(), *second.split()][:max_length]
+        rest = max_length - len(words)
+        made["input_ids"].append([WORDS.index(word) for word in words] + [0] * rest)
+        made["attention_mask"].append([1] * len(words) + [0] * rest)
+        made["token_type_ids"].append(([0] * len(first.split()) + [1] * len(second.split()))[:max_length] + [0] * rest)
+    return made
+
+
+def test_numbers_segments_and_padding() -> None:
+    split = data.TextSplit(("good film", "bad"), torch.tensor([1, 0]), ("play", "good play"))
+    made = data.tokenise(data.TextDataset("made-up", split, split, ("no", "yes")), tokenizer, 4)
+    assert made.train.inputs[:, 0].tolist() == [[1, 3, 4, 0], [2, 1, 4, 0]]
+    assert made.train.inputs[:, 1].tolist() == [[0, 0, 1, -1], [0, 1, 1, -1]]
+    assert made.in_shape == (2, 4)
+    assert data.Normalize()(made.train.inputs) is made.train.inputs
+
+
+def test_tokens_must_be_whole_numbers() -> None:
+    with pytest.raises(ValueError, match=r"tokens int32 .* not torch.float32"):
+        data.Split(torch.zeros(3, 2, 4), torch.zeros(3, dtype=torch.int64))
+
+
+class TinyEncoder(nn.Module):
+    """The mean of word vectors over what the mask leaves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(hidden_size=8, type_vocab_size=2)
+        self.words = nn.Embedding(len(WORDS), 8)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> SimpleNamespace:
+        kept = attention_mask.unsqueeze(2)
+        return SimpleNamespace(pooler_output=(self.words(input_ids) * kept).sum(1) / kept.sum(1))
+
+
+@pytest.fixture
+def sentiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    lines = [f"{'good' if k % 2 else 'bad'} {'film' if k % 3 else 'play'}\t{k % 2}\n" for k in range(60)]
+    folder = tmp_path / "glue" / "SST-2"
+    folder.mkdir(parents=True)
+    for file in ("train.tsv", "dev.tsv"):
+        (folder / file).write_text("sentence\tlabel\n" + "".join(lines))
+    fake = SimpleNamespace(
+        AutoTokenizer=SimpleNamespace(from_pretrained=lambda name: tokenizer),
+        AutoModel=SimpleNamespace(from_config=lambda config: TinyEncoder()),
+        AutoConfig=SimpleNamespace(from_pretrained=lambda name: None),
+    )
+    monkeypatch.setitem(sys.modules, "transformers", fake)
+    return tmp_path
+
+
+def test_texts_are_trained_and_measured_like_anything_else(sentiment: Path, tmp_path: Path) -> None:
+    settings = {"data.name": "sst-2", "data.tokenizer": "some", "data.length": 5, "data.holdout": 0.2}
+    settings |= {"model.name": "hf:some", "schedule": {"name": "linear", "epochs": 20}, "evaluations": 1}
+    result = finish_fit(fit(Trial().with_settings(settings), tmp_path / "run", data_root=sentiment))
+    assert result["measures"]["test"]["accuracy"] == 1.0
+    assert result["measures"]["validation"]["accuracy"] == 1.0
+    assert result["data"]["in_shape"] == [2, 5]
+
+
+def test_texts_want_a_tokenizer_and_images_none(sentiment: Path) -> None:
+    with pytest.raises(ValueError, match=r"give tokenizer="):
+        data.load("sst-2", sentiment)
+    with pytest.raises(ValueError, match=r"digits is no data set of texts"):
+        data.load("digits", tokenizer="some")
+
+
+def test_without_transformers_the_extra_is_named(sentiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError):
+        data.load("sst-2", sentiment, tokenizer="some")
