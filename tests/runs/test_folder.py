@@ -48,7 +48,7 @@ def test_two_checkpoints_are_kept_and_a_damaged_one_falls_back_loudly(run: RunFo
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
-    with pytest.warns(UserWarning, match=r"checkpoint-0003\.pt is damaged.*checkpoint before"):
+    with pytest.warns(UserWarning, match=r"checkpoint-0003\.pt is damaged.*checkpoint before, checkpoint-0002"):
         state = run.load_checkpoint()
     assert state is not None
     assert state["epoch"] == 2
@@ -96,3 +96,66 @@ def test_a_line_cut_short_is_left_out_and_resuming_drops_later_epochs(run: RunFo
     assert [line["epoch"] for line in run.metrics()] == [0, 1, 2]
     run.keep_metrics_before(2)
     assert [line["epoch"] for line in run.metrics()] == [0, 1]
+
+
+def test_checkpoints_are_ordered_by_number_not_by_text(run: RunFolder) -> None:
+    for epoch in (9998, 9999, 10000):
+        run.save_checkpoint(epoch, {"epoch": epoch})
+    state = run.load_checkpoint()
+    assert state is not None
+    assert state["epoch"] == 10000
+
+
+def test_both_checkpoints_damaged_is_said_for_each(run: RunFolder) -> None:
+    for epoch in (1, 2):
+        run.save_checkpoint(epoch, {"epoch": epoch})
+        (run.path / f"checkpoint-{epoch:04d}.pt").write_bytes(b"")
+    with pytest.warns(UserWarning, match="is damaged") as said:
+        assert run.load_checkpoint() is None
+    first, second = (str(warning.message) for warning in said)
+    assert "falling back to the checkpoint before, checkpoint-0001.pt" in first
+    assert "starting over" in second
+
+
+def test_what_a_killed_writer_left_is_cleared_when_the_run_goes_on(run: RunFolder) -> None:
+    left = run.path / f".checkpoint-0001.pt.{'0123456789abcdef' * 2}"
+    left.write_bytes(b"half")
+    (run.path / ".note").write_text("of the user")
+    with run.locked():
+        assert not left.exists()
+    assert (run.path / ".note").exists()
+
+
+def test_someone_looking_at_the_status_does_not_turn_a_run_away(run: RunFolder) -> None:
+    import fcntl
+    import threading
+
+    with run.locked():
+        pass
+    with (run.path / "lock").open() as file:  # as `status` does, though it lets go at once
+        fcntl.flock(file, fcntl.LOCK_SH)
+        threading.Timer(0.1, lambda: fcntl.flock(file, fcntl.LOCK_UN)).start()
+        with run.locked():
+            pass
+
+
+def test_a_damaged_trial_or_failure_does_not_stop_a_run(run: RunFolder) -> None:
+    (run.path / "trial.json").write_text("{")
+    run.fail({"error": "why"})
+    (run.path / "failure.json").write_text('{"error": "changed"}')
+    assert "failure.json is damaged" in run.failure()["error"]
+    run.start({"seed": 0})
+    assert run.trial() == {"seed": 0}
+
+
+def test_another_trial_is_refused(run: RunFolder) -> None:
+    with pytest.raises(ValueError, match="holds another trial"):
+        run.start({"seed": 1})
+
+
+def test_damaged_lines_of_metrics_are_left_out(run: RunFolder) -> None:
+    run.append_metrics({"epoch": 0})
+    with (run.path / "metrics.jsonl").open("ab") as file:
+        file.write(b'\xff\xfe\n{"epo\x00h": 1}\n[3]\n')
+    run.append_metrics({"epoch": 2})
+    assert [line["epoch"] for line in run.metrics()] == [0, 2]

@@ -56,7 +56,7 @@ def _run_trials(trials: Sequence[Trial], plan: Plan, dataset: Dataset | None, de
         from lastlayer.runners.pack import run_packed
 
         yield from run_packed(trials, pending, plan, torch.device(device), dataset)
-    elif device == "cpu" and dataset is None and len(pending) > 1 and plan.workers != 1:
+    elif device == "cpu" and dataset is None and len(trials) > 1 and plan.workers != 1:
         yield from _in_processes(trials, plan, pending)
     else:
         for index in pending:
@@ -96,7 +96,7 @@ def _run_one(
 
 def _in_processes(trials: Sequence[Trial], plan: Plan, pending: deque[int]) -> Iterator[Event]:
     cores = os.cpu_count() or 1
-    count = min(plan.workers or cores, len(pending))
+    count = min(plan.workers or cores, len(trials))  # not those pending: threads change the last bits of a result
     context = multiprocessing.get_context("spawn")
     workers: dict[Connection, tuple[BaseProcess, int]] = {}
 
@@ -115,7 +115,7 @@ def _in_processes(trials: Sequence[Trial], plan: Plan, pending: deque[int]) -> I
         give(ours, process)
 
     try:
-        for _ in range(count):
+        for _ in range(min(count, len(pending))):
             hire()
         while workers:
             for ready in wait(list(workers)):
@@ -161,6 +161,7 @@ def _work(connection: Connection, plan: Plan, threads: int) -> None:
     """A worker: takes trials from the pipe and sends events back until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
             index, trial = connection.recv()
@@ -168,3 +169,11 @@ def _work(connection: Connection, plan: Plan, threads: int) -> None:
             return
         for event in _run_one(index, trial, plan, "cpu"):
             connection.send(event)
+
+
+def _end_with_parent() -> None:
+    """A killed parent cannot stop its workers; one left behind would keep its run locked against the next command."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

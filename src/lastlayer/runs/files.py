@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 _SEAL = b"sha256:"
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
 class DamagedFileError(ValueError):
@@ -35,6 +37,13 @@ def write_atomically(path: Path, content: bytes) -> None:
         name.unlink(missing_ok=True)
         raise
     _flush_folder(path.parent)
+
+
+def clear_unfinished(folder: Path) -> None:
+    """Delete what processes killed while they wrote to a folder left behind; nobody may be writing to it."""
+    for path in folder.iterdir():
+        if _UNFINISHED.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def _flush_folder(folder: Path) -> None:

@@ -15,8 +15,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import io
+import itertools
 import json
 import os
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,6 +30,7 @@ from torch import Tensor
 from lastlayer.runs.files import (
     DamagedFileError,
     check_content,
+    clear_unfinished,
     read_json,
     read_sealed,
     sha256,
@@ -38,6 +41,7 @@ from lastlayer.runs.files import (
 
 Status = Literal["done", "running", "failed", "interrupted", "missing"]
 KEPT_CHECKPOINTS = 2
+LOCK_SECONDS = 1.0  # to go on asking for: whoever looks at the status holds it for an instant
 
 
 class RunFolder:
@@ -82,17 +86,20 @@ class RunFolder:
         return read_json(self.path / "result.json")
 
     def failure(self) -> dict[str, Any]:
-        """Why the run failed."""
-        return read_json(self.path / "failure.json")
+        """Why the run failed: `error`, and what else is known."""
+        try:
+            return read_json(self.path / "failure.json")
+        except DamagedFileError as error:
+            return {"error": f"why is not known: {error}"}
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; a last line cut short by a crash is left out."""
+        """The lines of metrics.jsonl; one cut short by a crash, or damaged, is left out."""
         path = self.path / "metrics.jsonl"
         lines = []
-        for line in path.read_text().splitlines() if path.exists() else []:
+        for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
             with contextlib.suppress(json.JSONDecodeError):
                 lines.append(json.loads(line))
-        return lines
+        return [line for line in lines if isinstance(line, dict) and "epoch" in line]
 
     def tensors(self, name: Literal["weights", "snapshots"]) -> dict[str, Tensor]:
         """The tensors of weights.safetensors or snapshots.safetensors, checked against the result."""
@@ -110,15 +117,23 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the run's lock; the system releases it when the process ends, however it ends.
 
+        What a killed process had begun to write is cleared away.
+
         Raises:
             BlockingIOError: when another process works on the run.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BlockingIOError(f"another process is working on {self.path}") from None
+            patience = time.monotonic() + LOCK_SECONDS
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > patience:
+                        raise BlockingIOError(f"another process is working on {self.path}") from None
+                    time.sleep(0.02)
+            clear_unfinished(self.path)
             yield
 
     def _locked_by_another(self) -> bool:
@@ -135,9 +150,18 @@ class RunFolder:
     # writing
 
     def start(self, trial: Mapping[str, Any]) -> None:
-        """Write down the trial and forget an earlier failure."""
-        if not (self.path / "trial.json").exists():
+        """Write down the trial, again where the file is damaged, and forget an earlier failure.
+
+        Raises:
+            ValueError: when the folder holds another trial.
+        """
+        try:
+            known = self.trial()
+        except (FileNotFoundError, DamagedFileError):
             write_json(self.path / "trial.json", trial)
+        else:
+            if known != trial:
+                raise ValueError(f"{self.path} holds another trial: choose another folder")
         (self.path / "failure.json").unlink(missing_ok=True)
 
     def keep_metrics_before(self, epoch: int) -> None:
@@ -163,11 +187,13 @@ class RunFolder:
 
     def load_checkpoint(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
         """The newest checkpoint that is whole, or None; a damaged one is named in a warning and passed over."""
-        for path in self._checkpoints():
+        paths = self._checkpoints()
+        for path, before in itertools.zip_longest(paths, paths[1:]):
             try:
                 payload = read_sealed(path)
             except DamagedFileError as error:
-                warnings.warn(f"{error}; falling back to the checkpoint before it", stacklevel=2)
+                instead = "starting over" if before is None else f"falling back to the checkpoint before, {before.name}"
+                warnings.warn(f"{error}; {instead}", stacklevel=2)
                 continue
             state: dict[str, Any] = torch.load(io.BytesIO(payload), map_location=device, weights_only=True)
             return state
@@ -191,4 +217,7 @@ class RunFolder:
         write_json(self.path / "failure.json", failure)
 
     def _checkpoints(self) -> list[Path]:
-        return sorted(self.path.glob("checkpoint-*.pt"), reverse=True)
+        """Newest first, by their number: as text 10000 comes before 9999."""
+        return sorted(
+            self.path.glob("checkpoint-*.pt"), key=lambda path: int(path.stem.removeprefix("checkpoint-")), reverse=True
+        )
