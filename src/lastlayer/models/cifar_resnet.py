@@ -33,19 +33,22 @@ class CifarResNet(nn.Module):
     Args:
         channels: channels of the input.
         blocks: n, blocks of a stage.
+        width: maps of the first stage, an even number; the others have twice and four times as many.
         final_relu: whether the last block ends in ReLU; without it features take both signs.
     """
 
-    def __init__(self, channels: int, blocks: int, *, final_relu: bool = True) -> None:
+    def __init__(self, channels: int, blocks: int, *, width: int = 16, final_relu: bool = True) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(16)
+        if width < 2 or width % 2:  # the shortcut pads half of the new maps on either side
+            raise ValueError(f"width must be an even number of at least 2, got {width}")
+        self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
         layers: list[nn.Module] = []
-        channels = 16
-        for maps in (16, 32, 64):
+        channels = width
+        for maps in (width, 2 * width, 4 * width):
             for i in range(blocks):
-                last = maps == 64 and i == blocks - 1
-                stride = 2 if i == 0 and maps != 16 else 1
+                last = maps == 4 * width and i == blocks - 1
+                stride = 2 if i == 0 and maps != width else 1
                 layers.append(_Block(channels, maps, stride, final_relu or not last))
                 channels = maps
         self.blocks = nn.Sequential(*layers)
@@ -54,14 +57,14 @@ class CifarResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.bn1(self.conv1(x)))
-        features: Tensor = self.blocks(x).mean((2, 3))  # (N, 64)
+        features: Tensor = self.blocks(x).mean((2, 3))  # (N, 4 width)
         return features
 
 
 def _register(depth: int, parameters: int) -> None:
-    def factory(in_shape: tuple[int, ...], *, final_relu: bool = True) -> CifarResNet:
+    def factory(in_shape: tuple[int, ...], *, width: int = 16, final_relu: bool = True) -> CifarResNet:
         channels = image_shape(in_shape, f"resnet{depth}")[0]
-        return CifarResNet(channels, (depth - 2) // 6, final_relu=final_relu)
+        return CifarResNet(channels, (depth - 2) // 6, width=width, final_relu=final_relu)
 
     register(
         f"resnet{depth}",

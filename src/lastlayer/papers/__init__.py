@@ -11,7 +11,7 @@ from lastlayer.papers._claims import Claim, claims, judge, needs
 from lastlayer.papers._evidence import Verdict
 from lastlayer.papers._figure import figure
 from lastlayer.papers._observations import NotRunError, Observations, Row, Store
-from lastlayer.papers._reproduce import reproduce
+from lastlayer.papers._reproduce import all_trials, reproduce
 from lastlayer.papers._table import Entry, Line, lines, published
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Size",
     "Store",
     "Verdict",
+    "all_trials",
     "artifact",
     "artifacts",
     "claims",

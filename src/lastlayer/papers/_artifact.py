@@ -16,13 +16,20 @@ The file of a paper holds:
         seeds                   how many
         axes.NAME.POINT         settings of one value of a label; may also hold columns of its own, and under small or
                                 smoke settings for that size alone
-        select                  {over = {setting = [values]}, per = [axes]}: chosen on a validation split first
-        curves                  keep the measures of every evaluation, not only the last
+        axes.NAME               or {setting, values}: a point for each value of one setting, named by the value
+        cases                   [{when = {axis = [points]}, ...}]: what holds for some combinations of points alone:
+                                settings laid over those of the points; select (setting = [values], added to select's
+                                over); teacher (settings laid over the cell's own: the run to distill from);
+                                drop = true for combinations that are not run
+        select                  {over = {setting = [values]}, per = [axes], settings}: chosen on a validation split
+                                first; settings are laid over the candidates alone, as for shorter ones
+        curves                  true keeps the measures of every evaluation, not only the last; a list of split.measure
+                                keeps those alone before the last
         figure                  {x, y, by, log}: which line chart to draw; x is an axis or "epoch"
         compute                 name of a function that makes the numbers where there is nothing to train
         observe                 name of a function that measures more on the finished runs
-        small, smoke, paper     {note, seeds, settings, keep = {axis = [points]}, select, arguments}; paper has only
-                                to keep the published points of an axis that also has stand-ins
+        small, smoke, paper     {note, seeds, settings, keep = {axis = [points]}, cases, select, arguments}; paper has
+                                only to keep the published points of an axis that also has stand-ins; cases are added
         arguments               of compute, at paper size
 """
 
@@ -65,24 +72,34 @@ class Choice:
 
 @dataclass(frozen=True)
 class Selection:
-    """Settings chosen on a validation split before the trials of an artifact run.
+    """How settings are chosen on a validation split before the trials of an artifact run; over what, each cell says.
 
     Attributes:
-        over: candidate values by setting; all combinations are tried with one seed and a tenth held out.
         per: labels that each have a choice of their own.
+        settings: of the candidates alone.
     """
 
-    over: Mapping[str, Sequence[Any]]
     per: tuple[str, ...]
+    settings: Settings = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One place in the table: its labels, its trial (without a seed of its own) and how its columns are read."""
+    """One place in the table.
+
+    Attributes:
+        labels: where it stands.
+        trial: without a seed of its own.
+        columns: how they are read.
+        over: candidate values by setting, chosen on validation; all combinations are tried with one seed.
+        teacher: the trial whose run it distills from, resolved.
+    """
 
     labels: Labels
     trial: Trial
     columns: Mapping[str, str]
+    over: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    teacher: Trial | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +125,11 @@ class Grid:
         made = [cell.trial.with_settings({"seed": seed}).resolved() for cell in self.cells for seed in self.seeds]
         return list({trial.identity: trial for trial in made}.values())
 
+    def teachers(self) -> list[Trial]:
+        """The trials that others distill from, which must be done before those begin."""
+        made = [cell.teacher for cell in self.cells if cell.teacher is not None]
+        return list({trial.identity: trial for trial in made}.values())
+
 
 @dataclass(frozen=True)
 class Artifact:
@@ -120,7 +142,7 @@ class Artifact:
         columns: spec of each column by its title.
         choices: what the paper leaves open, by name.
         published: file of the printed numbers, if it prints any.
-        curves: whether the measures of every evaluation are kept.
+        curves: whether the measures of every evaluation are kept, or which of them.
         figure: the line chart to draw, if any.
         compute: name of the function that makes the numbers, where nothing is trained.
         observe: name of the function that measures more on the finished runs.
@@ -132,7 +154,7 @@ class Artifact:
     columns: Mapping[str, str]
     choices: Mapping[str, Choice]
     published: str | None
-    curves: bool
+    curves: bool | Sequence[str]
     figure: Mapping[str, Any] | None
     compute: str | None
     observe: str | None
@@ -159,26 +181,43 @@ class Artifact:
         own: dict[str, Any] = dict(self._content.get(size, {}))
         keep = own.get("keep", {})
         axes = {axis: self._kept(axis, points, keep.get(axis), size) for axis, points in self.axes.items()}
-        after = [self._smoke] if size == "smoke" else []
-        after.append(own.get("settings", {}))
+        select = own.get("select", self._content.get("select", {}))
         cells = []
         if self.compute is None:
             for combination in itertools.product(*(points.items() for points in axes.values())):
                 labels = {axis: label for axis, (label, _) in zip(axes, combination, strict=True)}
-                columns, layers, last = dict(self.columns), list(self._layers), list(after)
-                for _, point in combination:
-                    columns |= point.get("columns", {})
-                    layers.append({name: value for name, value in point.items() if name not in ("columns", *SIZES)})
-                    last.append(point.get(size, {}))
-                cells.append(Cell(labels, _lay(*layers, *last), columns))
-        content = own.get("select", self._content.get("select"))
+                cell = self._cell(labels, [point for _, point in combination], select, size)
+                if cell is not None:
+                    cells.append(cell)
         selection = None
-        if content:
-            selection = Selection(dict(content["over"]), tuple(content.get("per", axes)))
+        if any(cell.over for cell in cells):
+            selection = Selection(tuple(select.get("per", axes)), select.get("settings", {}))
         published = int(self._content.get("seeds", 1))
         seeds = tuple(range(own.get("seeds", min(published, SMOKE_POINTS) if size == "smoke" else published)))
         arguments = {**self._content.get("arguments", {}), **own.get("arguments", {})}
         return Grid(tuple(cells), seeds, selection, str(own.get("note", "")), arguments)
+
+    def _cell(self, labels: Labels, points: Sequence[Settings], select: Settings, size: Size) -> Cell | None:
+        own = self._content.get(size, {})
+        columns, layers = dict(self.columns), list(self._layers)
+        last = [*([self._smoke] if size == "smoke" else []), own.get("settings", {})]
+        for point in points:
+            columns |= point.get("columns", {})
+            layers.append({name: value for name, value in point.items() if name not in ("columns", *SIZES)})
+            last.append(point.get(size, {}))
+        over = dict(select.get("over", {}))
+        teaching: Settings | None = None
+        for case in (*self._content.get("cases", []), *own.get("cases", [])):
+            if all(labels[axis] in allowed for axis, allowed in case["when"].items()):
+                if case.get("drop"):
+                    return None
+                layers.append(case.get("settings", {}))
+                over |= case.get("select", {}) if select else {}
+                teaching = case.get("teacher", teaching)
+        if teaching is None:
+            return Cell(labels, _lay(*layers, *last), columns, over)
+        teacher = _lay(*layers, teaching, *last).resolved()
+        return Cell(labels, _lay(*layers, *last, {"teacher": teacher.identity}), columns, over, teacher)
 
     def _kept(self, axis: str, points: Mapping[str, Any], keep: Sequence[str] | None, size: Size) -> dict[str, Any]:
         if keep is None:
@@ -212,23 +251,35 @@ def artifact(name: str) -> Artifact:
 
 _KEYS = {
     "where", "shows", "published", "columns", "choices", "settings", "seeds", "axes", "select", "curves", "figure",
-    "compute", "observe", "small", "smoke", "paper", "arguments",
+    "compute", "observe", "small", "smoke", "paper", "arguments", "cases",
 }  # fmt: skip
-_SIZE_KEYS = {"note", "seeds", "settings", "keep", "select", "arguments"}
+_SIZE_KEYS = {"note", "seeds", "settings", "keep", "select", "arguments", "cases"}
+_CASE_KEYS = {"when", "settings", "select", "teacher", "drop"}
 
 
 @functools.cache
 def _read(paper: str) -> dict[str, Artifact]:
-    file = files("lastlayer.papers") / f"{paper}.toml"
-    content = tomllib.loads(file.read_text())
-    _only({"paper", "settings", "smoke", "choices", "artifacts"}, content, file.name)
+    return parse(paper, (files("lastlayer.papers") / f"{paper}.toml").read_text())
+
+
+def parse(paper: str, text: str) -> dict[str, Artifact]:
+    """The artifacts of a paper's TOML file, by name.
+
+    Raises:
+        ValueError: for a key that means nothing, with the nearest that does.
+    """
+    content = tomllib.loads(text)
+    _only({"paper", "settings", "smoke", "choices", "artifacts"}, content, f"{paper}.toml")
     choices = {name: Choice(**entry) for name, entry in content.get("choices", {}).items()}
     made = {}
     for short, entry in content["artifacts"].items():
         name = f"{paper}.{short}"
         _only(_KEYS, entry, name)
+        entry["axes"] = {axis: _points(points) for axis, points in entry.get("axes", {}).items()}
         for size in SIZES:
             _only(_SIZE_KEYS, entry.get(size, {}), f"{name}, {size}")
+            for case in (*entry.get("cases", []), *entry.get(size, {}).get("cases", [])):
+                _check_case(case, entry.get("axes", {}), name)
         for choice in entry.get("choices", []):
             _only(set(choices), [choice], f"{name}, choices")
         taken = {choice: choices[choice] for choice in entry.get("choices", [])}
@@ -258,7 +309,21 @@ def _lay(*layers: Settings) -> Trial:
     return trial
 
 
+def _points(axis: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The points of an axis, written out or given as the values of one setting."""
+    if set(axis) != {"setting", "values"}:
+        return axis
+    return {f"{value:g}": {axis["setting"]: value} for value in axis["values"]}
+
+
 def _only(allowed: set[str], given: Any, where: str) -> None:
     for name in given:
         if name not in allowed:
             raise ValueError(f"{where}: there is no {name!r}{nearest(name, allowed)}")
+
+
+def _check_case(case: Settings, axes: Mapping[str, Any], where: str) -> None:
+    _only(_CASE_KEYS, case, f"{where}, cases")
+    _only(set(axes), case["when"], f"{where}, cases")
+    for axis, points in case["when"].items():
+        _only(set(axes[axis]), points, f"{where}, cases, {axis}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from lastlayer.papers._artifact import Artifact, Cell, Grid, Labels, Selection, Size
@@ -54,6 +54,8 @@ def reproduce(
     else:
         run = run or _run_quietly
         chosen = [""] * len(grid.cells)
+        if teachers := grid.teachers():
+            run(teachers, plan, f"{artifact.name}: teachers")
         if grid.selection is not None:
             grid, chosen = _select(artifact, grid, grid.selection, plan, run, tell)
         run(grid.trials(), plan, f"{artifact.name}, {size}")
@@ -85,35 +87,45 @@ def restricted(
     return grid if seeds is None else dataclasses.replace(grid, seeds=tuple(seeds))
 
 
-def candidates(selection: Selection, trial: Trial) -> list[Trial]:
+def all_trials(grid: Grid) -> list[Trial]:
+    """Every trial of a grid in the order they run: teachers, candidates, and the rest as before anything is chosen."""
+    made = grid.teachers()
+    if grid.selection is not None:
+        for cell in _groups(grid, grid.selection).values():
+            made += candidates(grid.selection, cell)
+    return list({trial.identity: trial for trial in (*made, *grid.trials())}.values())
+
+
+def candidates(selection: Selection, cell: Cell) -> list[Trial]:
     """The trials tried before a cell runs: every combination of the settings chosen, with a part held out."""
     made = []
-    for values in itertools.product(*selection.over.values()):
-        settings = dict(zip(selection.over, values, strict=True))
-        settings |= {"data.holdout": trial.data.holdout or HOLDOUT, "seed": TUNING_SEED, "evaluations": 1}
-        made.append(trial.with_settings(settings).resolved())
+    for settings in _combinations(cell):
+        holdout = {"data.holdout": cell.trial.data.holdout or HOLDOUT, "seed": TUNING_SEED, "evaluations": 1}
+        made.append(cell.trial.with_settings({**settings, **selection.settings, **holdout}).resolved())
     return made
+
+
+def _combinations(cell: Cell) -> list[dict[str, Any]]:
+    return [dict(zip(cell.over, values, strict=True)) for values in itertools.product(*cell.over.values())]
 
 
 def _select(
     artifact: Artifact, grid: Grid, selection: Selection, plan: Plan, run: Run, tell: Told
 ) -> tuple[Grid, list[str]]:
     """The grid with the settings that did best on validation, and what was chosen for each cell."""
-    groups: dict[tuple[str, ...], Cell] = {}
-    for cell in grid.cells:
-        groups.setdefault(_group(selection, cell.labels), cell)
-    tried = {group: candidates(selection, cell.trial) for group, cell in groups.items()}
-    run([trial for made in tried.values() for trial in made], plan, f"{artifact.name}: choosing {_names(selection)}")
+    groups = _groups(grid, selection)
+    tried = {group: candidates(selection, cell) for group, cell in groups.items()}
+    unique = {trial.identity: trial for made in tried.values() for trial in made}
+    run(list(unique.values()), plan, f"{artifact.name}: choosing {_names(groups.values())}")
     best: dict[tuple[str, ...], dict[str, Any]] = {}
     for group, made in tried.items():
         winner, accuracy, done = best_candidate(made, plan.folder)
-        values = list(itertools.product(*selection.over.values()))[made.index(winner)]
-        best[group] = dict(zip(selection.over, values, strict=True))
+        best[group] = _combinations(groups[group])[made.index(winner)]
         tell(f"{' '.join(group) or artifact.name}: {_text(best[group])}, validation accuracy {accuracy:.4f}, "
              f"{done} of {len(made)} candidates done")  # fmt: skip
     cells, chosen = [], []
     for cell in grid.cells:
-        settings = best[_group(selection, cell.labels)]
+        settings = best.get(_group(selection, cell.labels), {})
         cells.append(dataclasses.replace(cell, trial=cell.trial.with_settings(settings)))
         chosen.append(_text(settings))
     return dataclasses.replace(grid, cells=tuple(cells)), chosen
@@ -169,6 +181,8 @@ def _rows(
             if "best" in result:
                 extra["best"] = result["best"]["test"]
             values |= {f"{part}.{name}": value for part, measures in extra.items() for name, value in measures.items()}
+        elif not isinstance(artifact.curves, bool):
+            values = {name: values[name] for name in artifact.curves if name in values}
         rows.append(Row(cell.labels, seed, int(entry["epoch"]), values, status, facts))
     return rows
 
@@ -182,12 +196,21 @@ def _module(artifact: Artifact) -> Any:
     return importlib.import_module(f"lastlayer.papers.{artifact.paper}")
 
 
+def _groups(grid: Grid, selection: Selection) -> dict[tuple[str, ...], Cell]:
+    """The first cell of each group that has something to choose."""
+    groups: dict[tuple[str, ...], Cell] = {}
+    for cell in grid.cells:
+        if cell.over:
+            groups.setdefault(_group(selection, cell.labels), cell)
+    return groups
+
+
 def _group(selection: Selection, labels: Labels) -> tuple[str, ...]:
     return tuple(labels[axis] for axis in selection.per)
 
 
-def _names(selection: Selection) -> str:
-    return " and ".join(name.rpartition(".")[2] for name in selection.over)
+def _names(cells: Iterable[Cell]) -> str:
+    return ", ".join(dict.fromkeys(name.rpartition(".")[2] for cell in cells for name in cell.over))
 
 
 def _text(settings: Mapping[str, Any]) -> str:

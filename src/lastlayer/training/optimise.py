@@ -50,6 +50,8 @@ def rate_factor(schedule: Schedule, step: int, steps: int) -> float:
         return (step + 1) / math.ceil(warmup)
     if schedule.name == "cosine":
         return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(steps - warmup, 1)))
+    if schedule.name == "linear":
+        return (steps - step) / max(steps - warmup, 1)
     if schedule.name == "milestones":
         passed = sum(step >= round(share * steps) for share in schedule.milestones)
         return float(schedule.factor**passed)

@@ -27,6 +27,8 @@ class DataChoice:
         long_tail: imbalance factor of an exponential class profile; None leaves the classes as they are.
         unknown: number of classes hidden from training, met at test time only.
         unknown_from: name of another data set whose test samples are the unknown ones.
+        arpl: known classes as in the published lists of the ARPL protocol, instead of `unknown`; `seed` is the number
+            of the list, 0 to 4.
         holdout: share of the training set kept for validation.
         seed: of every choice above; the trial's own seed does not change the data.
     """
@@ -38,6 +40,7 @@ class DataChoice:
     long_tail: float | None = None
     unknown: int | None = None
     unknown_from: str | None = None
+    arpl: bool = False
     holdout: float = 0.0
     seed: int = 0
 
@@ -47,6 +50,8 @@ class DataChoice:
         _within(self, "long_tail", 1.0)
         _within(self, "unknown", 1)
         _within(self, "holdout", 0.0, 0.9)
+        if self.arpl and self.unknown is not None:
+            raise ValueError(f"data.arpl takes its classes from published lists: leave out data.unknown={self.unknown}")
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,7 @@ class Schedule:
     """How long, and how the learning rate moves, step by step.
 
     Attributes:
-        name: cosine (to 0), milestones, or constant.
+        name: cosine or linear (to 0), milestones, or constant.
         epochs: passes over the training set.
         warmup: epochs of linear rise from 0.
         milestones: shares of the training after which the rate is multiplied by `factor`.
@@ -126,7 +131,7 @@ class Schedule:
     factor: float = 0.1
 
     def __post_init__(self) -> None:
-        _one_of(self, "name", ("cosine", "milestones", "constant"))
+        _one_of(self, "name", ("cosine", "linear", "milestones", "constant"))
         _within(self, "epochs", 1)
         _within(self, "warmup", 0.0, self.epochs)
         _within(self, "factor", 0.0, 1.0)
@@ -169,7 +174,7 @@ class Trial:
         batch_size: samples a step; the last, shorter batch of an epoch is left out.
         precision: of the forward pass in training: float32 or bfloat16 (autocast). Measuring is always in float32.
         evaluations: how many times to measure on the way, the end included.
-        teacher: a finished run to distill from.
+        teacher: folder of a finished run to distill from, or the name of a run beside this one.
         seed: of initial weights, order of samples and augmentation.
 
     Example:
