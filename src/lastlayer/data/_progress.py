@@ -1,6 +1,7 @@
 """A progress bar for what takes longer than one would wait in silence."""
 
 import math
+import multiprocessing
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,7 @@ SILENT_SECONDS = 2.0
 
 
 def shown(items: Iterable[T], what: str, total: int, done: int = 0) -> Iterator[T]:
-    """Pass items on; after two seconds, in a terminal, with a bar on stderr.
+    """Pass items on; after two seconds, in a terminal, with a bar on stderr. Workers leave that to their parent.
 
     Args:
         items: `total - done` of them.
@@ -25,7 +26,8 @@ def shown(items: Iterable[T], what: str, total: int, done: int = 0) -> Iterator[
 
     bar = Progress(console=Console(stderr=True), transient=True)
     task = bar.add_task(what, total=total, completed=done)
-    begin = time.monotonic() + SILENT_SECONDS if sys.stderr.isatty() else math.inf
+    quiet = multiprocessing.parent_process() is not None or not sys.stderr.isatty()
+    begin = math.inf if quiet else time.monotonic() + SILENT_SECONDS
     try:
         for number, item in enumerate(items, done + 1):
             yield item
@@ -34,4 +36,5 @@ def shown(items: Iterable[T], what: str, total: int, done: int = 0) -> Iterator[
                 bar.start()
                 begin = math.inf
     finally:
-        bar.stop()
+        if bar.live.is_started:  # stopping a bar that never was prints an empty line
+            bar.stop()
