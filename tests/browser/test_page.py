@@ -174,6 +174,22 @@ def test_stepping_through_training(laptop):
     assert laptop.errors == []
 
 
+def test_the_pictures_of_every_seed(laptop):
+    page = laptop.page
+    laptop.scroll_through()
+    first = points(page)
+    seeds = page.locator("#features .stepper select")
+    assert seeds.locator("option").all_inner_texts() == ["seed 0", "seed 1", "seed 2"]
+    seeds.select_option("2")
+    assert points(page) != first
+    assert page.locator("#logits .stepper select").input_value() == "2"
+    # The run of the last loss and seed failed: its card says which seed it shows instead.
+    assert page.locator("#features .card small").all_inner_texts() == ["seed 2", "seed 2", "seed 0"]
+    seeds.select_option("0")
+    assert points(page) == first
+    assert laptop.errors == []
+
+
 def test_choosing_measures_losses_classes_and_views(laptop):
     page = laptop.page
     laptop.scroll_through()

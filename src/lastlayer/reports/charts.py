@@ -1,6 +1,6 @@
 """What the page's charts show, as plain data of bounded size: curves, final values, logits, cosines, points.
 
-Arrays are packed as integers in base64, so that eighteen losses over twenty snapshots stay below a few megabytes.
+Arrays are packed as integers in base64, so that eighteen losses over twenty snapshots stay below eight megabytes.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ CURVE_NUMBERS = 200_000
 POINT_NUMBERS = 600_000
 MATRIX_NUMBERS = 1_500_000
 MOST_FRAMES = 21
+MOST_PICTURES = 40  # runs that pictures are kept of, as many seeds of every group as that leaves
 _CURVE_SPLITS = ("test", "train")
 
 
@@ -35,12 +36,13 @@ def chart_data(summary: Summary, *, tsne: bool = False) -> dict[str, Any]:
         tsne: compute a t-SNE view of the final features, a few seconds a group.
 
     Returns:
-        groups, measures, curves, finals and snapshots, ready for JSON; notes names what was left out and why.
+        groups, measures, curves, finals and, for each group, snapshots of its runs, ready for JSON; notes names what
+        was left out and why.
     """
     groups = [group for group in summary.groups if group.done]
     notes: list[str] = []
     classes: list[list[str]] = []
-    snapshots = [_snapshots(group, len(groups), tsne, classes, notes) for group in groups]
+    snapshots = [_pictures(group, len(groups), tsne, classes, notes) for group in groups]
     names = [column.measure.name for column in summary.columns]
     known = {column.measure.name: column.measure for column in summary.columns}
     return {
@@ -134,26 +136,36 @@ def _finals(summary: Summary, groups: Sequence[Group]) -> dict[str, dict[str, li
     return made
 
 
-def _snapshots(
+def _pictures(
     group: Group, groups: int, tsne: bool, classes: list[list[str]], notes: list[str]
-) -> dict[str, Any] | None:
-    """Points, logits and cosines of one run of the group, the one with the smallest seed."""
-    seed, run = min(group.done.items())
-    try:
-        tensors = {name: tensor.double().numpy() for name, tensor in RunFolder(run.path).tensors("snapshots").items()}
-    except (DamagedFileError, OSError, KeyError) as error:
-        notes.append(f"No pictures of {group.label}: {error}")
-        return None
+) -> list[dict[str, Any]]:
+    """Snapshots of the group's runs by seed. The first may take the group's share of the page, the others one more."""
+    made = []
+    shown = sorted(group.done.items())[: max(1, MOST_PICTURES // groups)]
+    for seed, run in shown:
+        share = groups if not made else groups * len(shown)
+        told = notes if not made else []  # what is left out of the others is left out for the same reason
+        try:
+            tensors = {name: one.double().numpy() for name, one in RunFolder(run.path).tensors("snapshots").items()}
+        except (DamagedFileError, OSError, KeyError) as error:
+            notes.append(f"No pictures of {group.label}, seed {seed}: {error}")
+        else:
+            found = _snapshots(tensors, share, group.label, tsne, told)
+            made.append({"seed": seed, "classes": _classes(run, classes), **found})
+    return made
+
+
+def _snapshots(tensors: Mapping[str, Array], share: int, label: str, tsne: bool, notes: list[str]) -> dict[str, Any]:
+    """Points, logits and cosines of one run, in a share-th of what all may take."""
     epochs, target = tensors["epochs"].astype(int).tolist(), tensors["target"].astype(int)
-    made: dict[str, Any] = {"seed": seed, "classes": _classes(run, classes), "epochs": epochs}
-    made |= _logits(tensors, epochs)
+    made: dict[str, Any] = {"epochs": epochs, **_logits(tensors, epochs)}
     if (points := tensors.get("points")) is not None:
-        made |= _points(points, target, epochs, POINT_NUMBERS // groups)
+        made |= _points(points, target, epochs, POINT_NUMBERS // share)
         if tsne and "features" in tensors:
             made["tsne"] = packed(_tsne(tensors["features"])[made["kept"]])
         del made["kept"]
     if (cosines := tensors.get("cosines")) is not None:
-        made |= _cosines(cosines, epochs, MATRIX_NUMBERS // groups, group.label, notes)
+        made |= _cosines(cosines, epochs, MATRIX_NUMBERS // share, label, notes)
     return made
 
 

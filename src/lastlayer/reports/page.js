@@ -127,10 +127,25 @@ function sortBy(table, head, column) {
   body.append(...rows.map(({ row }) => row));
 }
 
-// One epoch for all pictures: moving one slider moves the others.
-const EPOCHS = [...new Set(DATA.snapshots.flatMap((one) => (one ? one.frames || one.epochs : [])))].sort((a, b) => a - b);
+// One epoch and one seed for all pictures: moving one slider moves the others.
+const RUNS = DATA.snapshots.flat();
+const EPOCHS = [...new Set(RUNS.flatMap((one) => one.frames || one.epochs))].sort((a, b) => a - b);
+const SEEDS = [...new Set(RUNS.map((one) => one.seed))].sort((a, b) => a - b);
 let step = Math.max(0, EPOCHS.length - 1);
+let seed = SEEDS[0];
 let playing = null;
+
+// The run of a loss whose picture is shown: that of the chosen seed, or the first that has such a picture.
+function runOf(group, has) {
+  const own = DATA.snapshots[group].filter(has);
+  return own.find((one) => one.seed === seed) || own[0];
+}
+
+function setSeed(value) {
+  seed = value;
+  all(".stepper select").forEach((select) => { select.value = seed; });
+  steppers.forEach((show) => show());
+}
 
 function setStep(value) {
   step = value;
@@ -151,7 +166,12 @@ function stop() {
 
 function buildSteppers() {
   for (const host of all(".stepper")) {
-    if (EPOCHS.length < 2) { host.hidden = true; continue; }
+    if (SEEDS.length > 1) {
+      const select = make("select", { "aria-label": "Seed" }, SEEDS.map((one) => make("option", { value: one, text: `seed ${one}` })));
+      select.addEventListener("change", () => setSeed(Number(select.value)));
+      host.append(select);
+    }
+    if (EPOCHS.length < 2) continue;
     const play = make("button", { type: "button" });
     const slider = make("input", { type: "range", min: 0, max: EPOCHS.length - 1, step: 1, "aria-label": "Epoch" });
     host.append(play, slider, make("output"));

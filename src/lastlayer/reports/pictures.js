@@ -2,14 +2,19 @@
 
 function buildMany(section, height, has, draw) {
   const host = $(`#${section} .grid`);
-  const groups = DATA.groups.map((_, group) => group).filter((group) => DATA.snapshots[group] && has(DATA.snapshots[group]));
+  const groups = DATA.groups.map((_, group) => group).filter((group) => runOf(group, has));
   if (!groups.length) { $(`#${section}`).hidden = true; return []; }
   return groups.map((group) => {
     const area = make("div", { className: "chart" });
-    const title = make("h3", {}, [swatch(group), make("span", { text: DATA.groups[group] }), make("small", { text: `seed ${DATA.snapshots[group].seed}` })]);
+    const which = make("small");
+    const title = make("h3", {}, [swatch(group), make("span", { text: DATA.groups[group] }), which]);
     const card = make("div", { className: "card" }, [title, area]);
     host.append(card);
-    const made = chart(area, height, () => draw(area, DATA.snapshots[group], group));
+    const made = chart(area, height, () => {
+      const run = runOf(group, has);
+      which.textContent = `seed ${run.seed}`;
+      draw(area, run, group);
+    });
     steppers.push(() => redraw(made));
     watchers.push(() => { card.hidden = hidden.has(group); });
     return made;
@@ -106,7 +111,7 @@ function buildFeatures() {
   const charts = buildMany("features", 300, (one) => one.points, drawPoints);
   if (!charts.length) return;
   const again = () => charts.forEach(redraw);
-  if (DATA.snapshots.some((one) => one && one.tsne)) {
+  if (RUNS.some((one) => one.tsne)) {
     const host = $("#views .switch");
     host.hidden = false;
     buildSwitch(host, [["pca", "main directions"], ["tsne", "t-SNE at the end"]], "pca", (value) => { view = value; again(); });
