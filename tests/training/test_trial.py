@@ -3,10 +3,13 @@
 import dataclasses
 import json
 import re
+from collections.abc import Callable
+from pathlib import Path
 
+import numpy
 import pytest
 
-from lastlayer.training import DataChoice, HeadChoice, LossChoice, Optimiser, Schedule, Trial
+from lastlayer.training import DataChoice, HeadChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
 
 
 def test_a_trial_survives_json() -> None:
@@ -58,7 +61,16 @@ def test_every_field_changes_the_identity() -> None:
         ({"optimiser.lr": "fast"}, ["optimiser.lr", "fast"]),
         ({"precision": "float8"}, ["precision", "float8", "float32"]),
         ({"batch_size": True}, ["batch_size", "True"]),
-        ({"augmentation.mix_probability": 2}, ["augmentation.mix_probability", "2"]),
+        ({"augmentation.mix_probability": 2}, ["augmentation.mix_probability must be >= 0 and <= 1, got 2"]),
+        ({"schedule.epochs": 0}, ["schedule.epochs must be >= 1, got 0"]),
+        ({"optimiser.lr": float("inf")}, ["optimiser.lr must be > 0 and finite, got inf"]),
+        ({"optimiser.lr": float("nan")}, ["optimiser.lr must be > 0, got nan"]),
+        ({"optimiser.nesterov": True, "optimiser.momentum": 0}, ["optimiser.nesterov", "momentum"]),
+        ({"schedule.milestones": 0.5}, ["schedule.milestones must be a list of numbers, got 0.5"]),
+        ({"schedule.milestones": ["early"]}, ["schedule.milestones must be a list of numbers", "early"]),
+        ({"loss": "sln"}, ["loss must be a mapping", "sln"]),
+        ({"loss.options": 5}, ["loss.options must be a mapping", "5"]),
+        ({"seed": 2**70}, ["seed must be >= 0 and <=", str(2**70)]),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, object], words: list[str]) -> None:
@@ -72,6 +84,8 @@ def test_wrong_settings_are_named(settings: dict[str, object], words: list[str])
     [
         ({"loss.name": "snl"}, ["snl", "'sln'"]),
         ({"loss.gama": 0.5, "loss.name": "sln"}, ["gama", "'gamma'"]),
+        ({"loss.gama": 1}, ["loss ce has no setting 'gama' ('gamma' is a setting of focal, sln)"]),
+        ({"loss.name": "batch-ce", "loss.margin": 1}, ["batch-ce", "'margin' is a setting of arc-margin", "has none"]),
         ({"model.name": "resnet21"}, ["resnet21"]),
         ({"model.widht": 3}, ["widht", "'width'"]),
         ({"head.scal": 3, "head.name": "normalized"}, ["scal", "'scale'"]),
@@ -102,3 +116,38 @@ def test_margin_losses_get_the_head_they_need() -> None:
         "large-margin", {"margin": 2}
     )
     assert Trial(loss=LossChoice("arc-margin")).resolved().head.options == {"scale": 1.0, "bias": False}
+
+
+def test_equal_trials_have_one_identity_however_their_numbers_are_written() -> None:
+    written = Trial(
+        optimiser=Optimiser(lr=1, weight_decay=0),
+        schedule=Schedule(epochs=3.0),
+        model=ModelChoice("mlp", {"a": (1, 2)}),
+    )  # type: ignore[arg-type]
+    read = Trial.from_dict(json.loads(json.dumps(written.to_dict())))
+    assert read == written
+    assert read.identity == written.identity
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Trial(batch_size=2.5), "batch_size must be a whole number, got 2.5"),  # type: ignore[arg-type]
+        (lambda: Trial(loss="ce"), "loss must be a mapping of settings, got 'ce'"),  # type: ignore[arg-type]
+        (lambda: Schedule(epochs="3"), "schedule.epochs must be a whole number, got '3'"),  # type: ignore[arg-type]
+        (lambda: DataChoice(train=True), "data.train must be a whole number or null, got True"),
+        (lambda: ModelChoice("mlp", {"width": {1, 2}}), "model.options must hold numbers, texts, lists"),
+    ],
+)
+def test_the_wrong_type_is_refused_where_a_trial_is_made(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        make()
+
+
+def test_a_file_of_the_data_root_can_be_named_without_its_ending(tmp_path: Path) -> None:
+    numpy.savez(tmp_path / "points.npz", x=numpy.random.rand(10, 3), y=numpy.arange(10) % 2)
+    assert Trial(data=DataChoice("points")).resolved(tmp_path).data.name == "points"
+    with pytest.raises(ValueError, match="'points' is unknown"):
+        Trial(data=DataChoice("points")).resolved(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError, match=r"gone\.npz"):
+        Trial(data=DataChoice("gone.npz")).resolved(tmp_path)

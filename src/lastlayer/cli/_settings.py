@@ -100,7 +100,7 @@ class Settings:
             options = dict(assignment(item, f"loss {loss}") for item in given)
             if self.label_smoothing is not None:
                 options["label_smoothing"] = self.label_smoothing
-            trial = base.with_settings({"loss": {"name": name, "options": options}, **changed}).resolved()
+            trial = base.with_settings({"loss": {"name": name, "options": options}, **changed}).resolved(self.data_root)
             if (same := made.setdefault(trial.identity, position)) != position:
                 raise ValueError(f"--losses: {loss} is the same as {losses[same]}; name each once")
             rehearse(trial, dataset)

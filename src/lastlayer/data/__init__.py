@@ -9,7 +9,7 @@ from .dataset import Dataset, Split, TextDataset, TextSplit, statistics
 from .download import DownloadError, Remote, download
 from .folders import ImageFiles, image_files, image_folder
 from .mapped import MappedImages
-from .registry import Check, Source, available, check, default_root, describe, get, load, load_text, register
+from .registry import Check, Source, available, check, default_root, describe, find, get, load, load_text, register
 from .splits import hold_out, long_tail, open_set, stratified, subset
 from .tokens import tokenise
 
@@ -34,6 +34,7 @@ __all__ = [
     "default_root",
     "describe",
     "download",
+    "find",
     "get",
     "hold_out",
     "horizontal_flip",

@@ -147,8 +147,9 @@ def load(name: str | Path, root: str | Path | None = None, *, verify: bool = Tru
         ((1, 8, 8), 10, 1797)
     """
     folder = default_root() if root is None else Path(root).expanduser()
-    if str(name) not in _SOURCES:
-        return _load_path(_as_path(Path(name).expanduser(), folder), options)
+    path = find(name, folder)
+    if path is not None:
+        return _load_path(path, options)
     tokenizer, length = options.pop("tokenizer", None), options.pop("length", DEFAULT_LENGTH)
     dataset = _load_named(_SOURCES[str(name)], folder, verify, options)
     if isinstance(dataset, TextDataset):
@@ -176,12 +177,21 @@ def load_text(name: str, root: str | Path | None = None, *, verify: bool = True,
     return dataset
 
 
+def _check_options(what: str, reader: Callable[..., Any], options: dict[str, Any]) -> None:
+    """Refuse an option that a reader does not take, and a text or a list where its default is a number."""
+    every = inspect.signature(reader).parameters.values()
+    known = {p.name: p.default for p in every if p.kind is p.KEYWORD_ONLY and p.name != "verify"}
+    for option, value in options.items():
+        if option not in known:
+            raise ValueError(
+                f"{what} has no option {option!r}{nearest(option, known)}; options: {', '.join(known) or 'none'}"
+            )
+        if isinstance(known[option], int | float) and not isinstance(value, int | float):
+            raise ValueError(f"{what}: option {option} must be a number like {known[option]!r}, got {value!r}")
+
+
 def _load_named(source: Source, root: Path, verify: bool, options: dict[str, Any]) -> AnyDataset:
-    known = inspect.signature(source.reader).parameters
-    for option in options:
-        if option not in known or option in ("root", "verify"):
-            allowed = ", ".join(name for name in known if name not in ("root", "verify")) or "none"
-            raise ValueError(f"data set {source.name!r} has no option {option!r}; options: {allowed}")
+    _check_options(f"data set {source.name!r}", source.reader, options)
     arguments: tuple[Any, ...] = (root,) if source.needs_files else ()
     if source.needs_files:
         options = {"verify": verify, **options}
@@ -189,7 +199,20 @@ def _load_named(source: Source, root: Path, verify: bool, options: dict[str, Any
     return replace(dataset, name=source.name, source=source.homepage, licence=source.licence, citation=source.citation)
 
 
-def _as_path(path: Path, root: Path) -> Path:
+def find(name: str | Path, root: str | Path | None = None) -> Path | None:
+    """The file or folder that `load` would read; None for a registered name.
+
+    Raises:
+        ValueError: the name is unknown; the nearest is suggested.
+        FileNotFoundError: it is a path and there is nothing; the places tried are named.
+
+    Example:
+        >>> find("digits") is None
+        True
+    """
+    if str(name) in _SOURCES:
+        return None
+    path, root = Path(name).expanduser(), default_root() if root is None else Path(root).expanduser()
     for candidate in (path, root / path):
         if candidate.exists():
             return candidate
@@ -206,9 +229,11 @@ def _load_path(path: Path, options: dict[str, Any]) -> Dataset:
     if path.is_dir():
         from .folders import image_folder
 
+        _check_options(f"the folder {path}", image_folder, options)
         return image_folder(path, **options)
     from .arrays import arrays
 
+    _check_options(str(path), arrays, options)
     return arrays(path, **options)
 
 
@@ -254,7 +279,7 @@ def check(name: str, root: str | Path | None = None) -> Check:
     """
     folder = default_root() if root is None else Path(root).expanduser()
     try:
-        path = None if name in _SOURCES else _as_path(Path(name).expanduser(), folder)
+        path = find(name, folder)
     except FileNotFoundError as error:
         return Check(name, "missing", str(error), {})
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,13 @@ ADAPTIVE_LR = 1e-3
 ADAMW_DECAY = 0.05  # both from table 6 of Soft Logit Normalization
 
 
-def check_parts(trial: Trial) -> Trial:
+def check_parts(trial: Trial, data_root: str | Path | None = None) -> Trial:
     """Check that every named part exists and fits the others, and write out defaults that depend on the loss."""
     trial = _fit_head_to_loss(trial)
     _check_loss(trial)
     _check_head(trial.head)
     _check_model(trial)
-    _check_data(trial.data)
+    _check_data(trial.data, data_root)
     loss = losses.entry(trial.loss.name).module
     optimiser = trial.optimiser
     if optimiser.lr is None:
@@ -56,16 +57,31 @@ def _fit_head_to_loss(trial: Trial) -> Trial:
 
 def _check_loss(trial: Trial) -> None:
     entry = losses.entry(trial.loss.name)
-    known = [p for p in inspect.signature(entry.module).parameters if p not in ("num_classes", "reduction", "group")]
+    known = _hyperparameters(entry)
     for option in trial.loss.options:
         if option not in known:
+            hint = nearest(option, known) or _of_another_loss(option)
             raise ValueError(
-                f"loss {trial.loss.name} has no setting {option!r}{nearest(option, known)}; it has {', '.join(known)}"
+                f"loss {trial.loss.name} has no setting {option!r}{hint}; it has {', '.join(known) or 'none'}"
             )
     if trial.loss.name in ("kd", "fn-kd") and trial.teacher is None:
         raise ValueError(f"loss {trial.loss.name} needs a teacher: the folder of a finished run (--teacher RUN)")
     if trial.teacher is not None and trial.loss.name not in ("kd", "fn-kd"):
         raise ValueError(f"a teacher goes with loss kd or fn-kd, got loss {trial.loss.name}")
+
+
+def _hyperparameters(entry: losses.Entry) -> list[str]:
+    return [p for p in inspect.signature(entry.module).parameters if p not in ("num_classes", "reduction", "group")]
+
+
+def _of_another_loss(option: str) -> str:
+    """Where a setting belongs that a loss does not have, in its nearest spelling; "" where no loss has one like it."""
+    owners: dict[str, list[str]] = {}
+    for name in losses.available():
+        for known in _hyperparameters(losses.entry(name)):
+            owners.setdefault(known, []).append(name)
+    close = difflib.get_close_matches(option, owners, n=1, cutoff=0.6)
+    return f" ({close[0]!r} is a setting of {', '.join(owners[close[0]])})" if close else ""
 
 
 def _check_head(head: HeadChoice) -> None:
@@ -90,10 +106,10 @@ def _check_model(trial: Trial) -> None:
             )
 
 
-def _check_data(choice: DataChoice) -> None:
+def _check_data(choice: DataChoice, root: str | Path | None) -> None:
     for name in (choice.name, choice.unknown_from):
-        if name is not None and not Path(name).exists():
-            data.describe(name)
+        if name is not None:
+            data.find(name, root)
 
 
 def load_data(choice: DataChoice, root: str | Path | None = None) -> data.Dataset:
@@ -101,9 +117,10 @@ def load_data(choice: DataChoice, root: str | Path | None = None) -> data.Datase
     dataset = data.load(choice.name, root, **choice.options)
     if choice.classes is not None or choice.train is not None:
         dataset = data.subset(dataset, choice.train, classes=choice.classes, seed=choice.seed)
-    if choice.unknown is not None or choice.unknown_from is not None:
+    if choice.unknown is not None or choice.unknown_from is not None or choice.arpl:
         other = None if choice.unknown_from is None else data.load(choice.unknown_from, root)
-        dataset = data.open_set(dataset, choice.unknown, seed=choice.seed, unknown_from=other)
+        split = choice.seed if choice.arpl else None
+        dataset = data.open_set(dataset, choice.unknown, seed=choice.seed, split=split, unknown_from=other)
     if choice.long_tail is not None:
         dataset = data.long_tail(dataset, choice.long_tail, choice.seed)
     if choice.holdout:

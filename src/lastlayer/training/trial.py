@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args, get_type_hints
+from pathlib import Path
+from typing import Any
 
 from lastlayer._words import nearest
+from lastlayer.training._fields import Options, from_dict, one_of, settle, within
 
-Options = Mapping[str, Any]
+LARGEST_SEED = 2**62  # a step beyond it torch takes no seed
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,13 @@ class DataChoice:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _within(self, "classes", 2)
-        _within(self, "train", 1)
-        _within(self, "long_tail", 1.0)
-        _within(self, "unknown", 1)
-        _within(self, "holdout", 0.0, 0.9)
+        settle(self, "data.")
+        within(self.classes, "data.classes", 2)
+        within(self.train, "data.train", 1)
+        within(self.long_tail, "data.long_tail", 1.0)
+        within(self.unknown, "data.unknown", 1)
+        within(self.holdout, "data.holdout", 0.0, 0.9)
+        within(self.seed, "data.seed", 0, LARGEST_SEED)
         if self.arpl and self.unknown is not None:
             raise ValueError(f"data.arpl takes its classes from published lists: leave out data.unknown={self.unknown}")
 
@@ -61,6 +64,9 @@ class ModelChoice:
     name: str = "mlp"
     options: Options = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        settle(self, "model.")
+
 
 @dataclass(frozen=True)
 class HeadChoice:
@@ -70,7 +76,8 @@ class HeadChoice:
     options: Options = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _one_of(self, "name", HEADS)
+        settle(self, "head.")
+        one_of(self.name, "head.name", HEADS)
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,9 @@ class LossChoice:
 
     name: str = "ce"
     options: Options = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        settle(self, "loss.")
 
 
 @dataclass(frozen=True)
@@ -104,12 +114,15 @@ class Optimiser:
     decay: str = "all"
 
     def __post_init__(self) -> None:
-        _one_of(self, "name", ("sgd", "adam", "adamw"))
-        _one_of(self, "decay", ("all", "head"))
-        _within(self, "lr", 0.0, open_low=True)
-        _within(self, "weight_decay", 0.0)
-        _within(self, "momentum", 0.0, 1.0)
-        _within(self, "clip", 0.0, open_low=True)
+        settle(self, "optimiser.")
+        one_of(self.name, "optimiser.name", ("sgd", "adam", "adamw"))
+        one_of(self.decay, "optimiser.decay", ("all", "head"))
+        within(self.lr, "optimiser.lr", 0.0, open_low=True)
+        within(self.weight_decay, "optimiser.weight_decay", 0.0)
+        within(self.momentum, "optimiser.momentum", 0.0, 1.0)
+        within(self.clip, "optimiser.clip", 0.0, open_low=True)
+        if self.nesterov and not self.momentum:
+            raise ValueError("optimiser.nesterov needs optimiser.momentum > 0, got 0")
 
 
 @dataclass(frozen=True)
@@ -131,10 +144,11 @@ class Schedule:
     factor: float = 0.1
 
     def __post_init__(self) -> None:
-        _one_of(self, "name", ("cosine", "linear", "milestones", "constant"))
-        _within(self, "epochs", 1)
-        _within(self, "warmup", 0.0, self.epochs)
-        _within(self, "factor", 0.0, 1.0)
+        settle(self, "schedule.")
+        one_of(self.name, "schedule.name", ("cosine", "linear", "milestones", "constant"))
+        within(self.epochs, "schedule.epochs", 1)
+        within(self.warmup, "schedule.warmup", 0.0, self.epochs)
+        within(self.factor, "schedule.factor", 0.0, 1.0)
         if any(not 0 < m < 1 for m in self.milestones) or list(self.milestones) != sorted(self.milestones):
             raise ValueError(f"schedule.milestones must be rising shares between 0 and 1, got {self.milestones}")
 
@@ -159,11 +173,12 @@ class Augmentation:
     mix_probability: float = 1.0
 
     def __post_init__(self) -> None:
-        _within(self, "crop", 0)
-        _within(self, "rotation", 0.0, 180.0)
-        _within(self, "mixup", 0.0)
-        _within(self, "cutmix", 0.0)
-        _within(self, "mix_probability", 0.0, 1.0)
+        settle(self, "augmentation.")
+        within(self.crop, "augmentation.crop", 0)
+        within(self.rotation, "augmentation.rotation", 0.0, 180.0)
+        within(self.mixup, "augmentation.mixup", 0.0)
+        within(self.cutmix, "augmentation.cutmix", 0.0)
+        within(self.mix_probability, "augmentation.mix_probability", 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -197,10 +212,11 @@ class Trial:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _within(self, "batch_size", 1)
-        _one_of(self, "precision", ("float32", "bfloat16"))
-        _within(self, "evaluations", 1)
-        _within(self, "seed", 0)
+        settle(self)
+        within(self.batch_size, "batch_size", 1)
+        one_of(self.precision, "precision", ("float32", "bfloat16"))
+        within(self.evaluations, "evaluations", 1)
+        within(self.seed, "seed", 0, LARGEST_SEED)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings, lists and dicts, as in trial.json."""
@@ -214,7 +230,7 @@ class Trial:
         Raises:
             ValueError: for an unknown field, with the nearest spelling, or a value out of range.
         """
-        trial: Trial = _from_dict(cls, content, "")
+        trial: Trial = from_dict(cls, content)
         return trial
 
     def with_settings(self, settings: Mapping[str, Any]) -> Trial:
@@ -243,76 +259,20 @@ class Trial:
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
-    def resolved(self) -> Trial:
+    def resolved(self, data_root: str | Path | None = None) -> Trial:
         """A copy with every default that depends on the loss written out, checked against what the library has.
+
+        Args:
+            data_root: where data sets lie.
 
         Raises:
             ValueError: for a loss, model, head or data set that does not exist, an option it does not take, or a
                 combination that cannot be trained.
+            FileNotFoundError: for a data file or folder that is not there.
         """
         from lastlayer.training.parts import check_parts
 
-        return check_parts(self)
+        return check_parts(self, data_root)
 
 
 HEADS = ("linear", "normalized", "batch-norm", "simplex", "large-margin")
-
-
-def _from_dict(cls: type[Any], content: Mapping[str, Any], prefix: str) -> Any:
-    if not isinstance(content, Mapping):
-        raise ValueError(f"{prefix.rstrip('.') or 'a trial'} must be a mapping, got {content!r}")
-    hints = get_type_hints(cls)
-    arguments = {}
-    for name, value in content.items():
-        if name not in hints:
-            raise ValueError(f"there is no setting {prefix}{name!s}{nearest(name, hints)}")
-        arguments[name] = _typed(hints[name], value, f"{prefix}{name}")
-    return cls(**arguments)
-
-
-def _typed(hint: Any, value: Any, name: str) -> Any:
-    if dataclasses.is_dataclass(hint):
-        return _from_dict(hint, value, f"{name}.")  # type: ignore[arg-type]
-    allowed = get_args(hint) or (hint,)
-    if value is None:
-        if type(None) in allowed:
-            return None
-    elif bool in allowed:
-        if isinstance(value, bool):
-            return value
-    elif isinstance(value, bool):
-        pass
-    elif int in allowed and isinstance(value, int | float) and float(value).is_integer():
-        return int(value)
-    elif float in allowed and isinstance(value, int | float):
-        return float(value)
-    elif str in allowed and isinstance(value, str):
-        return value
-    elif hint == tuple[float, ...] and isinstance(value, list | tuple):
-        return tuple(float(v) for v in value)
-    elif hint == Options and isinstance(value, Mapping):
-        return dict(value)
-    raise ValueError(f"{name} must be {getattr(hint, '__name__', hint)}, got {value!r}")
-
-
-def _within(choice: Any, name: str, low: float, high: float = math.inf, *, open_low: bool = False) -> None:
-    value = getattr(choice, name)
-    if value is None:
-        return
-    if not isinstance(value, int | float) or not (low < value if open_low else low <= value) or not value <= high:
-        sign = ">" if open_low else ">="
-        raise ValueError(f"{_path(choice)}{name} must be {sign} {low:g} and <= {high:g}, got {value!r}")
-
-
-def _one_of(choice: Any, name: str, allowed: tuple[str, ...]) -> None:
-    value = getattr(choice, name)
-    if value not in allowed:
-        raise ValueError(
-            f"{_path(choice)}{name} must be one of {', '.join(allowed)}, got {value!r}{nearest(str(value), allowed)}"
-        )
-
-
-def _path(choice: Any) -> str:
-    names = {DataChoice: "data.", HeadChoice: "head.", Optimiser: "optimiser.", Schedule: "schedule."}
-    names[Augmentation] = "augmentation."
-    return names.get(type(choice), "")
