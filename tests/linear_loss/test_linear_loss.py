@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from lastlayer import heads, losses
-from lastlayer.linear_loss import Plan, linear_loss
+from lastlayer.linear_loss import Plan, _batch, _compiled, _margins, _rows, linear_loss
 from lastlayer.linear_loss import plan as linear_loss_plan
 from tests.linear_loss.cases import (
     BATCH,
@@ -353,6 +354,64 @@ def test_learnable_numbers_of_the_loss(plan: Plan) -> None:
         (number,) = module.parameters()
         found = linear_loss(*parts[:2], labels, module, parts[2], plan=plan)
         assert_same(found, dense(module, parts, labels), [*parts, number])
+
+
+# -- compiled, as on a GPU, but by a backend that any machine has ------------------------------------------------------
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_compiled, "BACKEND", "aot_eager")
+    monkeypatch.setattr(_compiled, "_compiled", {})
+    for part in (_rows, _batch, _margins):
+        monkeypatch.setattr(part, "pays", lambda tensor: True)
+
+
+@pytest.mark.usefixtures("compiles")
+@pytest.mark.parametrize("name", PER_SAMPLE + BATCH)
+def test_compiled_row_functions_equal_dense(name: str) -> None:
+    for kind, reduction in itertools.product(["index", "pairs", "probabilities"], ["mean", "none"]):
+        if name in BATCH and (reduction == "none" or (name == "batch-max-margin" and kind != "index")):
+            continue
+        named = {} if name in BATCH else options(name, reduction, kind == "index")
+        module, labels = make(name, **named), target(kind, ignore=name not in BATCH and kind != "probabilities")
+        parts = [*layer()[:2], None] if name == "large-margin" else layer()
+        if name == "arc-margin":
+            parts = [(p.detach() / 8).requires_grad_() for p in parts]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # such as that it fell back
+            found = linear_loss(parts[0], parts[1], labels, module, parts[2], plan=rows(4))
+            assert_same(found, dense(module, parts, labels), parts, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.usefixtures("compiles")
+def test_a_mixed_pair_of_another_number_is_not_compiled_again() -> None:
+    parts = layer()
+    for lam in (0.3, 0.6, 0.1):
+        labels = (*target("pair")[:2], lam)
+        torch._dynamo.utils.counters.clear()
+        found = linear_loss(*parts[:2], labels, "sln", plan=rows(6))
+        torch.testing.assert_close(found, dense(make("sln"), [*parts[:2], None], labels))
+    assert not torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+@pytest.mark.usefixtures("compiles")
+@pytest.mark.parametrize("name", ["ce", "batch-ce", "max-margin"])
+def test_where_compiling_fails_eager_code_goes_on_and_says_so_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any, **__: Any) -> Any:
+        def call(*_: Any) -> None:
+            raise RuntimeError("no compiler here")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", failing)
+    parts, labels = layer(), target("index")
+    expected = dense(make(name), parts, labels)
+    with pytest.warns(UserWarning, match="no compiler here"):
+        assert_same(linear_loss(*parts[:2], labels, name, parts[2], plan=rows(4)), expected, parts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same(linear_loss(*parts[:2], labels, name, parts[2], plan=rows(4)), expected, parts)
 
 
 # -- precision -------------------------------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ class _Statistics(torch.autograd.Function):
         needs, tiles = ctx.needs_input_grad, ctx.tiles
         layer = Layer(features, weight, bias, needs[1], needs[2], needs[3])
         with in_full_precision(features):
-            gradients = Gradients.zeros(layer, sum_features=True)
+            gradients = Gradients.by_classes(layer)
             d_factor = torch.zeros_like(factor) if needs[4] else None
             for low, high in tiles:
                 z, s = tiles.scores(layer, factor, low, high)
@@ -175,7 +175,7 @@ class _Statistics(torch.autograd.Function):
                 if d_factor is not None:
                     d_factor += (ds * z).sum(1)
                 dz = ds if factor is None else ds * factor.unsqueeze(1)
-                gradients.add_classes(layer, tiles.own(low, high), dz)
+                gradients.put_classes(layer, tiles.own(low, high), dz)
             if d_factor is not None and tiles.shard is not None:
                 tiles.shard.add(d_factor)
         given = ((gradients.features, features), (gradients.weight, weight), (gradients.bias, bias))
@@ -273,11 +273,11 @@ class BinaryCrossEntropy:
         return total, None
 
     def backward(self, layer: Layer, kept: None, upstream: Tensor) -> Gradients:
-        gradients = Gradients.zeros(layer, sum_features=True)
+        gradients = Gradients.by_classes(layer)
         for low, high in self.tiles:
             z, _ = self.tiles.scores(layer, None, low, high)
             slope = self._combine(low, high, torch.sigmoid(z), lambda at: -torch.sigmoid(-at), z)
-            gradients.add_classes(layer, self.tiles.own(low, high), slope.mul_(upstream.unsqueeze(1)))
+            gradients.put_classes(layer, self.tiles.own(low, high), slope.mul_(upstream.unsqueeze(1)))
         return gradients
 
     def _combine(

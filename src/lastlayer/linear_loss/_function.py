@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from lastlayer.linear_loss._products import add_product, in_full_precision, input_gradient, narrow, wide
+from lastlayer.linear_loss._products import in_full_precision, input_gradient, narrow, put_product, wide
 
 
 @dataclass(frozen=True)
@@ -38,37 +38,35 @@ class Gradients:
     more: list[Tensor] = field(default_factory=list)
 
     @staticmethod
-    def zeros(layer: Layer, *, sum_features: bool = False) -> Gradients:
+    def zeros(layer: Layer) -> Gradients:
+        """Zeros, to add to."""
         h, w, b = layer.features, layer.weight, layer.bias
         total = wide(w.dtype)
         return Gradients(
-            torch.zeros_like(h, dtype=total if sum_features else h.dtype) if layer.wants_features else None,
+            torch.zeros_like(h, dtype=total) if layer.wants_features else None,
             torch.zeros_like(w, dtype=total) if layer.wants_weight else None,
             torch.zeros_like(b, dtype=total) if layer.wants_bias and b is not None else None,
         )
 
-    def add_rows(self, layer: Layer, low: int, high: int, dz: Tensor) -> None:
-        """Put in the gradient dz (n, K) of the logits of some samples."""
-        if self.features is not None:
-            self.features[low:high] = input_gradient(dz, layer.weight)
-        if self.weight is not None:
-            add_product(self.weight, dz, layer.features[low:high])
-        if self.bias is not None:
-            self.bias += dz.sum(0)
+    @staticmethod
+    def by_classes(layer: Layer) -> Gradients:
+        """For `put_classes`: features to add to, room for weight and bias."""
+        h, w, b = layer.features, layer.weight, layer.bias
+        return Gradients(
+            torch.zeros_like(h, dtype=wide(w.dtype)) if layer.wants_features else None,
+            torch.empty_like(w) if layer.wants_weight else None,
+            torch.empty_like(b) if layer.wants_bias and b is not None else None,
+        )
 
-    def add_classes(self, layer: Layer, some: slice, dz: Tensor) -> None:
-        """Put in the gradient dz (N, k) of the logits of some classes."""
+    def put_classes(self, layer: Layer, some: slice, dz: Tensor) -> None:
+        """Put in the gradient dz (N, k) of the logits of some classes, each of them once."""
+        dz = narrow(dz, layer.weight.dtype)
         if self.features is not None:
             self.features += input_gradient(dz, layer.weight[some])
         if self.weight is not None:
-            add_product(self.weight[some], dz, layer.features)
+            put_product(self.weight[some], dz, layer.features)
         if self.bias is not None:
-            self.bias[some] += dz.sum(0)
-
-    def times(self, factor: Tensor) -> Gradients:
-        """All of them times a number; new tensors, since a graph that is kept asks again."""
-        features, weight, bias = (None if p is None else p * factor for p in (self.features, self.weight, self.bias))
-        return Gradients(features, weight, bias, [m * factor for m in self.more])
+            self.bias[some] = narrow(dz.sum(0, dtype=wide(dz.dtype)), self.bias.dtype)
 
 
 class Algorithm(Protocol):

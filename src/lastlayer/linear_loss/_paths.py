@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from lastlayer.linear_loss import _classes, _sampled, _spherical
+from lastlayer.linear_loss._batch import BatchCrossEntropy
 from lastlayer.linear_loss._function import fused
+from lastlayer.linear_loss._margins import Margins
 from lastlayer.linear_loss._products import wide
-from lastlayer.linear_loss._rows import BatchCrossEntropy, Margins, RowChunks
+from lastlayer.linear_loss._rows import RowChunks
 from lastlayer.linear_loss._shards import Shard
-from lastlayer.linear_loss._target import Batch
+from lastlayer.linear_loss._target import Batch, rows_of
 from lastlayer.linear_loss.plan import AGAINST_OTHERS, BY_CLASSES, SPARSE
 from lastlayer.losses import Loss
 from lastlayer.losses._target import read_class_vector
@@ -50,7 +52,7 @@ def by_rows(
     if name == "batch-max-margin" and (
         batch.probabilities is not None or any(isinstance(x.share, Tensor) and x.share.dim() for x in batch.labels)
     ):
-        module(features.new_zeros(2, weight.shape[0]), batch.rows(0, 2))  # says what is wrong
+        module(features.new_zeros(2, weight.shape[0]), rows_of(batch.target, 0, 2))  # says what is wrong
     if name in SPARSE and batch.probabilities is None:
         _refuse_gradients(module, batch, "rows", set())
         _check_numbers(module, features, weight.shape[0])

@@ -23,10 +23,45 @@ class Picked:
         return z if layer.bias is None else z + layer.bias[self.classes], None
 
     def backward(self, layer: Layer, kept: None, upstream: Tensor) -> Gradients:
-        gradients = Gradients.zeros(layer, sum_features=True)
-        for classes, dz in zip(self.classes.unbind(1), upstream.unbind(1), strict=True):
-            add_entries(gradients, layer, classes, dz)
-        return gradients
+        features = torch.zeros_like(layer.features, dtype=upstream.dtype) if layer.wants_features else None
+        bias = None
+        if layer.bias is not None and layer.wants_bias:
+            bias = torch.zeros_like(layer.bias, dtype=upstream.dtype)
+            bias.index_add_(0, self.classes.flatten(), upstream.flatten())
+        sums = ClassSums(layer.weight, self.classes) if layer.wants_weight else None
+        for column, (classes, dz) in enumerate(zip(self.classes.unbind(1), upstream.unbind(1), strict=True)):
+            if features is not None:
+                features += dz.unsqueeze(1) * layer.weight[classes]
+            if sums is not None:
+                sums.add(column, dz.unsqueeze(1) * layer.features)
+        return Gradients(features, None if sums is None else sums.finish(), bias)
+
+
+class ClassSums:
+    """Sums of rows by class, (K, d), that touch the classes (N, m) alone: in float32, rounded once.
+
+    The sums have a row for each class that occurs, not for all K.
+    """
+
+    def __init__(self, weight: Tensor, classes: Tensor) -> None:
+        self.weight = weight
+        order = classes.flatten().sort()
+        starts = torch.ones_like(order.values)
+        starts[1:] = order.values[1:] != order.values[:-1]
+        place = starts.cumsum(0) - 1  # of each entry's class among those that occur
+        count = min(order.values.numel(), weight.shape[0])
+        self.places = torch.empty_like(place).scatter_(0, order.indices, place).reshape(classes.shape)
+        self.classes = order.values.new_zeros(count).scatter_(0, place, order.values)  # past the last, class 0
+        self.sums = torch.zeros(count, weight.shape[1], dtype=wide(weight.dtype), device=weight.device)
+
+    def add(self, column: int, rows: Tensor) -> None:
+        """Add rows (N, d) to the classes of a column."""
+        self.sums.index_add_(0, self.places[:, column], rows.to(self.sums.dtype))
+
+    def finish(self) -> Tensor:
+        """The sums in their places, (K, d)."""
+        result = torch.zeros_like(self.weight, memory_format=torch.contiguous_format)
+        return result.index_add_(0, self.classes, narrow(self.sums, result.dtype))  # past the last, zeros
 
 
 class Shared:
@@ -40,7 +75,7 @@ class Shared:
         return logits_of(layer.features, layer.weight[self.classes], bias), None
 
     def backward(self, layer: Layer, kept: None, upstream: Tensor) -> Gradients:
-        gradients = Gradients.zeros(layer, sum_features=True)
+        gradients = Gradients.zeros(layer)
         if gradients.features is not None:
             gradients.features += input_gradient(upstream, layer.weight[self.classes])
         if gradients.weight is not None:

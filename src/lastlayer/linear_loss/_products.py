@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -27,14 +30,58 @@ def narrow(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.to(dtype)
 
 
+def put_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total (a, b) = left (n, a)^T right (n, b), in the dtype of the total."""
+    exact = total.dtype is wide(total.dtype)
+    if right.shape[0] == 0:
+        total.zero_()
+    elif right.dtype is total.dtype and (exact or (right.is_cuda and right.dtype is torch.bfloat16)):
+        torch.mm(left.to(total.dtype).T, right, out=total)
+    elif not exact:  # a sum in half precision where the processor has none, or one that float16 may not hold
+        total.copy_(narrow(left.to(wide(total.dtype)).T @ right.to(wide(total.dtype)), total.dtype))
+    elif right.is_cuda and hasattr(torch.ops.aten.mm, "dtype_out"):
+        torch.ops.aten.mm.dtype_out(narrow(left, right.dtype).T, right, total.dtype, out=total)
+    else:
+        torch.mm(left.to(total.dtype).T, right.to(total.dtype), out=total)
+
+
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """total (a, b) += left (n, a)^T right (n, b), without rounding the sum to the dtype of right."""
+    if right.shape[0] == 0:
+        return
     if right.dtype is total.dtype:
         total.addmm_(left.to(total.dtype).T, right)
     elif right.is_cuda and hasattr(torch.ops.aten.mm, "dtype"):
-        total.add_(torch.mm(narrow(left, right.dtype).T, right, out_dtype=total.dtype))
+        left = narrow(left, right.dtype).T
+        if (in_place := _adding_product(right.device, right.dtype)) is not None:
+            in_place(total, left, right)
+        else:
+            total.add_(torch.mm(left, right, out_dtype=total.dtype))
     else:
         total.addmm_(left.to(total.dtype).T, right.to(total.dtype))
+
+
+@functools.cache
+def _adding_product(device: torch.device, dtype: torch.dtype) -> Callable[[Tensor, Tensor, Tensor], None] | None:
+    """What adds a half-precision product to a float32 sum in one pass, if this torch has it: tried on small ones."""
+
+    def by_addmm(total: Tensor, left: Tensor, right: Tensor) -> None:
+        torch.ops.aten.addmm.dtype_out(total, left, right, total.dtype, out=total)
+
+    def by_baddbmm(total: Tensor, left: Tensor, right: Tensor) -> None:
+        one = total.unsqueeze(0)
+        torch.ops.aten.baddbmm.dtype_out(one, left.unsqueeze(0), right.unsqueeze(0), total.dtype, out=one)
+
+    left = torch.full((16, 32), 2.0, dtype=dtype, device=device)
+    for attempt in (by_addmm, by_baddbmm):
+        total = torch.full((16, 16), 0.5, dtype=torch.float32, device=device)
+        try:
+            attempt(total, left, left.T)
+        except (RuntimeError, AttributeError, NotImplementedError):
+            continue
+        if bool((total == 128.5).all()):
+            return attempt
+    return None
 
 
 def input_gradient(gradient: Tensor, weight: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lastlayer.linear_loss._function import Gradients, Layer, fused
 from lastlayer.linear_loss._picked import Picked
-from lastlayer.linear_loss._products import add_product, wide
+from lastlayer.linear_loss._products import add_product, narrow, put_product, wide
 from lastlayer.linear_loss._rows import chunks
 from lastlayer.linear_loss._target import Batch
 
@@ -21,40 +21,66 @@ class SquaredNorms:
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def forward(self, layer: Layer) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, layer: Layer) -> tuple[Tensor, Tensor]:
         dtype = wide(layer.weight.dtype)
         d = layer.weight.shape[1]
         gram = torch.zeros(d, d, dtype=dtype, device=layer.weight.device)
         cross = torch.zeros(d, dtype=dtype, device=layer.weight.device)
+        if fast_in_bfloat16(layer.weight):
+            put_product(gram, layer.weight, layer.weight)
+        else:
+            for low, high in chunks(layer.weight.shape[0], self.size):
+                add_product(gram, layer.weight[low:high], layer.weight[low:high])
+        if layer.bias is not None:
+            for low, high in chunks(layer.weight.shape[0], self.size):
+                cross += layer.bias[low:high].to(dtype) @ layer.weight[low:high].to(dtype)
+        image = exact_product(layer.features, gram)  # (N, d), half the gradient of the norms
+        if layer.bias is not None:
+            image += cross
+        h = layer.features.to(dtype)
+        norms2 = (image * h).sum(1)
+        if layer.bias is not None:
+            norms2 = norms2 + h @ cross + layer.bias.to(dtype).square().sum()
+        return norms2.clamp_(min=0.0), image
+
+    def backward(self, layer: Layer, image: Tensor, upstream: Tensor) -> Gradients:
+        gradients = Gradients.by_classes(layer)
+        scaled = 2 * upstream.unsqueeze(1) * layer.features.to(image.dtype)
+        if gradients.features is not None:
+            gradients.features = image * (2 * upstream).unsqueeze(1)
+        if not (layer.wants_weight or layer.wants_bias):
+            return gradients
+        low_precision = fast_in_bfloat16(layer.weight)
+        moment = torch.empty(scaled.shape[1], scaled.shape[1], dtype=scaled.dtype, device=scaled.device)  # (d, d)
+        put_product(moment, scaled, layer.features if low_precision else layer.features.to(scaled.dtype))
+        mean = scaled.sum(0)  # (d,)
         for low, high in chunks(layer.weight.shape[0], self.size):
             rows = layer.weight[low:high]
-            add_product(gram, rows, rows)
-            if layer.bias is not None:
-                cross += layer.bias[low:high].to(dtype) @ rows.to(dtype)
-        h = layer.features.to(dtype)
-        norms2 = ((h @ gram) * h).sum(1)
-        if layer.bias is not None:
-            norms2 = norms2 + 2 * (h @ cross) + layer.bias.to(dtype).square().sum()
-        return norms2.clamp_(min=0.0), (gram, cross)
-
-    def backward(self, layer: Layer, kept: tuple[Tensor, Tensor], upstream: Tensor) -> Gradients:
-        gram, cross = kept
-        gradients = Gradients.zeros(layer, sum_features=True)
-        h = layer.features.to(gram.dtype)
-        scaled = 2 * upstream.unsqueeze(1) * h
-        if gradients.features is not None:
-            gradients.features += scaled @ gram + 2 * upstream.unsqueeze(1) * cross
-        moment, mean = scaled.T @ h, scaled.sum(0)  # (d, d), (d,)
-        for low, high in chunks(layer.weight.shape[0], self.size):
-            rows = layer.weight[low:high].to(gram.dtype)
-            bias = None if layer.bias is None else layer.bias[low:high].to(gram.dtype)
-            if gradients.weight is not None:
-                gradients.weight[low:high] = rows @ moment
-                if bias is not None:
-                    gradients.weight[low:high] += bias.unsqueeze(1) * mean
+            bias = None if layer.bias is None else layer.bias[low:high].to(scaled.dtype)
+            if gradients.weight is not None and low_precision and bias is None:
+                torch.mm(rows, moment.to(rows.dtype), out=gradients.weight[low:high])
+            elif gradients.weight is not None:
+                found = rows.to(scaled.dtype) @ moment
+                found = found if bias is None else found + bias.unsqueeze(1) * mean
+                gradients.weight[low:high] = narrow(found, layer.weight.dtype)
             if gradients.bias is not None and bias is not None:
-                gradients.bias[low:high] = rows @ mean + bias * (2 * upstream.sum())
+                found = rows.to(scaled.dtype) @ mean + bias * (2 * upstream.sum())
+                gradients.bias[low:high] = narrow(found, layer.weight.dtype)
         return gradients
+
+
+def fast_in_bfloat16(tensor: Tensor) -> bool:
+    """Whether products of bfloat16 have float32 sums, and many times the speed of float32 ones."""
+    return tensor.is_cuda and tensor.dtype is torch.bfloat16
+
+
+def exact_product(rows: Tensor, matrix: Tensor) -> Tensor:
+    """rows (n, d) times a float32 matrix (d, d), in float32; of bfloat16 rows, by two halves of the matrix's digits."""
+    if not fast_in_bfloat16(rows):
+        return rows.to(matrix.dtype) @ matrix
+    upper = matrix.to(rows.dtype)
+    lower = (matrix - upper).to(rows.dtype)
+    return torch.mm(rows, upper, out_dtype=matrix.dtype) + torch.mm(rows, lower, out_dtype=matrix.dtype)
 
 
 def squared_error(

@@ -26,14 +26,6 @@ class Batch:
     divisor: Tensor | None  # of the mean; None where nothing is divided
     counted: Tensor | None  # whether any sample counts at all
 
-    def rows(self, low: int, high: int) -> Target:
-        """The target of some samples."""
-        if not isinstance(self.target, tuple):
-            return self.target[low:high]
-        first, second, lam = self.target
-        cut = lam[low:high] if isinstance(lam, Tensor) and lam.dim() else lam
-        return first[low:high], second[low:high], cut
-
     def reduce(self, per_sample: Tensor) -> Tensor:
         """The reduction, with torch's divisor: over the whole batch, whatever it was cut into."""
         if self.reduction == "none":
@@ -78,6 +70,14 @@ class Batch:
         """The class probabilities of a tile, (N, high - low)."""
         assert self.probabilities is not None
         return self.probabilities[:, low:high].to(dtype)
+
+
+def rows_of(target: Target, low: int, high: int) -> Target:
+    """The target of some samples."""
+    if not isinstance(target, tuple):
+        return target[low:high]
+    first, second, lam = target
+    return first[low:high], second[low:high], lam[low:high] if isinstance(lam, Tensor) and lam.dim() else lam
 
 
 def read_batch(loss: Loss, target: Target, N: int, K: int, features: Tensor, dtype: torch.dtype) -> Batch:

@@ -50,7 +50,7 @@ def linear_loss(
             likes; all else is given alike on every rank and speaks of all K classes: features, target, the loss with
             its class weights and `num_classes`. Every rank gets the loss, and the gradients one process would have:
             those of its own rows, and the whole one of the features. Not for DDP to average.
-        plan: a `Plan`, which fixes the path; None takes `plan(N, d, K, loss)`. No other path is taken than the plan's.
+        plan: a `Plan`, which fixes the path; None takes `plan(N, d, K, loss, device=...)`. No other path is taken.
 
     Returns:
         What the loss returns: a scalar, or (N,) for reduction "none"; float32 for half precision, else the input's
@@ -114,8 +114,12 @@ def linear_loss(
         )
     probabilities = isinstance(target, Tensor) and target.is_floating_point() and target.dim() == 2
     if plan is None and shard is not None:
-        plan = Plan("classes", f"{weight.shape[0]} of {K} classes are here", classes=tile(N, weight.shape[0]))
-    chosen = choose(N, d, K, module, probabilities=probabilities) if plan is None else plan
+        plan = Plan(
+            "classes",
+            f"{weight.shape[0]} of {K} classes are here",
+            classes=tile(N, weight.shape[0], features.device.type),
+        )
+    chosen = choose(N, d, K, module, probabilities=probabilities, device=features.device.type) if plan is None else plan
     if chosen.path == "dense":
         if isinstance(module, LargeMarginLoss):
             return module(features, weight, target)  # type: ignore[no-any-return]

@@ -14,6 +14,9 @@ CHUNK = 2**26  # most logits of a chunk of rows: with what a loss keeps for its 
 ENOUGH_ROWS = 2048  # samples of a chunk from which more would gain nothing
 TILE = 2**22  # logits of a tile of classes, which touches each row of the weight once however small it is,
 FEWEST_CLASSES = 4096  # but needs some columns to be a product worth the name
+GPU_SMALL = 2**20  # on a GPU, where the chunk is computed by compiled code in the layer's dtype and in place:
+GPU_CHUNK = 2**28  # 512 MiB in half precision, all that is held
+GPU_TILE = 2**25
 FEWEST_ROWS = 512  # below, adding to the whole weight gradient once a chunk costs more than computing logits twice
 
 NEVER = {"kd": "the teacher's logits", "fn-kd": "the teacher's logits and features"}
@@ -50,12 +53,15 @@ class Plan:
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
 
 
-def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = False) -> Plan:
+def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = False, device: str = "cpu") -> Plan:
     """Choose how to compute a loss on a linear layer: all logits at once, chunks of rows, or tiles of classes.
 
         dense     N K <= 2^24
         rows      chunks of 2048 samples, or of as many as have 2^24 logits, or of 2^26 / K >= 512 where that is less
         classes   otherwise, and for `mse`, whose sum of squares needs no logits at all
+
+    On a GPU compiled code works on the chunk in place: dense up to 2^20 logits, rows with chunks of 2^28 logits if that
+    is all of them or 512 samples, else classes.
 
     A loss that has no form by class tiles takes rows whatever their number; `why` says so.
 
@@ -63,6 +69,7 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
         N, d, K: samples, width of the features, classes; not negative, d and K at least 1.
         loss: a loss Module or a name for `lastlayer.losses.create`.
         probabilities: whether the target is class probabilities (N, K) rather than labels or a mixed pair.
+        device: "cpu" or "cuda".
 
     Returns:
         A `Plan`, to look at or to give to `linear_loss`, which then takes that path or raises.
@@ -82,10 +89,11 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
     name = name_of(loss)
     if name in NEVER:
         raise ValueError(f"linear_loss has no place for {NEVER[name]}: call {name!r} on the logits instead")
-    if N * K <= SMALL:
+    on_gpu = device == "cuda"
+    if (GPU_SMALL if on_gpu else SMALL) >= N * K:
         return Plan("dense", f"{N * K} logits are few")
-    rows = max(1, min(CHUNK // K, max(ENOUGH_ROWS, SMALL // K)))
-    classes = tile(N, K)
+    rows = max(1, GPU_CHUNK // K if on_gpu else min(CHUNK // K, max(ENOUGH_ROWS, SMALL // K)))
+    classes = tile(N, K, device)
     tiled = name in (BY_CLASSES - {"mse"} if probabilities else BY_CLASSES | AGAINST_OTHERS)
     samples = getattr(loss, "samples", None)
     if name == "nce" and samples is not None and not probabilities:
@@ -93,7 +101,7 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
         return Plan("classes", f"only the {drawn} drawn classes of a sample are looked at", classes=drawn)
     if name == "mse" and tiled:
         return Plan("classes", "squares are summed without the logits", classes=classes)
-    if rows >= FEWEST_ROWS:
+    if rows >= FEWEST_ROWS or (on_gpu and rows >= N):
         return Plan("rows", f"{N * K} logits; {rows} rows of them fit a chunk", rows=min(rows, N))
     if tiled:
         return Plan("classes", f"{N * K} logits; only {rows} rows of {K} classes would fit a chunk", classes=classes)
@@ -106,9 +114,9 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
     )
 
 
-def tile(N: int, K: int) -> int:
+def tile(N: int, K: int, device: str = "cpu") -> int:
     """Classes in a tile of N samples."""
-    return min(K, max(FEWEST_CLASSES, TILE // max(N, 1)))
+    return min(K, max(FEWEST_CLASSES, (GPU_TILE if device == "cuda" else TILE) // max(N, 1)))
 
 
 def name_of(loss: Loss | str) -> str:

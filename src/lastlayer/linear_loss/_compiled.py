@@ -1,0 +1,93 @@
+"""Row functions under torch.compile: a chunk's logits to its losses, and in their place the gradient of the logits.
+
+On a GPU every operation of eager code reads and writes the chunk in float32. Compiled, the chunk stays in the layer's
+dtype, is computed in float32 inside, and is read and written about once. A CPU gains nothing and runs eager code.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from lastlayer.linear_loss._products import narrow
+from lastlayer.losses import Loss, Target
+from lastlayer.losses._module import at_least_float32
+
+RowFunction = Callable[..., Any]
+
+
+class CompilationError(RuntimeError):
+    """torch.compile could not do it; nothing was computed."""
+
+
+BACKEND = "inductor"
+_compiled: dict[Any, RowFunction | None] = {}  # None where it failed
+
+
+def pays(tensor: Tensor) -> bool:
+    """Whether compiled code is faster on the tensor's device."""
+    return tensor.is_cuda
+
+
+def losses_and_gradient(loss: Loss) -> RowFunction | None:
+    """f(z, target, upstream, tensors), which gives one loss a row and puts upstream dL/dz into z; None if it cannot.
+
+    Made once for a loss and its numbers. Its tensors (`tensors_of`) are arguments, so that their values may change.
+    """
+    if type(loss).forward is not Loss.forward:  # does more than call its function
+        return None
+    function = type(loss).function
+    tensors = tensors_of(loss)
+    options = {name: v for name, v in loss.hyperparameters().items() if name not in tensors and name != "reduction"}
+
+    def rows(z: Tensor, target: Target, upstream: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        def values_of(logits: Tensor) -> Tensor:
+            return function(logits, target, **options, **tensors, reduction="none")
+
+        values, pull = torch.func.vjp(values_of, at_least_float32(z))  # type: ignore[misc]
+        z.copy_(narrow(pull(upstream)[0], z.dtype))
+        return values  # type: ignore[no-any-return]
+
+    return compiled((type(loss), tuple(options.items()), tuple(tensors)), rows)
+
+
+def tensors_of(loss: Loss) -> dict[str, Tensor]:
+    """The tensors among a loss's hyperparameters, without history."""
+    return {name: value.detach() for name, value in loss.hyperparameters().items() if isinstance(value, Tensor)}
+
+
+def compiled(key: Any, function: RowFunction) -> RowFunction | None:
+    """The function under torch.compile, one for each key; None where that failed, which is said once.
+
+    Called, it raises `CompilationError` if compiling fails.
+    """
+    if key in _compiled:
+        return _compiled[key]
+    # torch.compile counts recompilations by code object, and gives up after a few: each key gets one of its own.
+    function.__code__ = function.__code__.replace(co_name=f"{function.__name__}_{len(_compiled)}")
+    fast = torch.compile(function, fullgraph=True, backend=BACKEND)
+
+    def guarded(*arguments: Any) -> Any:
+        rows = arguments[0].shape[0]
+        for tensor in tree_leaves(arguments):
+            if isinstance(tensor, Tensor) and tensor.dim() and tensor.shape[0] == rows:  # the last chunk may be smaller
+                torch._dynamo.maybe_mark_dynamic(tensor, 0)
+        try:
+            return fast(*arguments)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            _compiled[key] = None
+            warnings.warn(
+                f"linear_loss: torch.compile failed, eager code takes its place, slower and with more memory: {error}",
+                stacklevel=2,
+            )
+            raise CompilationError(str(error)) from error
+
+    _compiled[key] = guarded
+    return guarded

@@ -1,0 +1,104 @@
+"""Margin losses by chunks of rows: two logits a sample have a gradient, so the backward pass needs no product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lastlayer.linear_loss._compiled import CompilationError, compiled, pays
+from lastlayer.linear_loss._function import Gradients, Layer
+from lastlayer.linear_loss._picked import add_entries
+from lastlayer.linear_loss._products import input_gradient, logits_of
+from lastlayer.linear_loss._rows import chunks, logits_buffer, logits_into
+from lastlayer.linear_loss._target import Batch
+from lastlayer.losses import Loss
+from lastlayer.losses._classes import AtLabel
+from lastlayer.losses._module import at_least_float32
+
+
+class Margins:
+    """max_margin and batch_max_margin of labels: two logits a sample have a gradient, the true and the best false one.
+
+    The loss's own function is called on those two, (N, 2) with label 0. False logits that tie for the largest share
+    its gradient: the samples where they do, many in half precision, are computed again.
+    """
+
+    def __init__(self, loss: Loss, batch: Batch, rows: int) -> None:
+        self.loss, self.batch, self.size = loss, batch, rows
+        self.coupled = "reduction" not in loss.hyperparameters()
+
+    def forward(self, layer: Layer) -> tuple[Tensor, Any]:
+        N = layer.features.shape[0]
+        found: list[list[tuple[Tensor, ...]]] = [[] for _ in self.batch.labels]
+        buffer = logits_buffer(layer, min(self.size, N))
+        fast = compiled("best false logit", best_false) if pays(layer.features) and N else None
+        for low, high in chunks(N, self.size):
+            z = logits_into(buffer[: high - low], layer, low, high)
+            for parts, labels in zip(found, self.batch.labels, strict=True):
+                index = labels.index[low:high]
+                try:
+                    parts.append((fast or best_false)(z, index))
+                except CompilationError:
+                    fast = None
+                    parts.append(best_false(z, index))
+        kept = []
+        value: Tensor | None = None
+        for parts, labels in zip(found, self.batch.labels, strict=True):
+            pairs, best_class, tied = (torch.cat(column) for column in zip(*parts, strict=True))
+            with torch.enable_grad():
+                part = self._loss(pairs.requires_grad_(), labels)
+                value = part if value is None else value + part
+            kept.append((pairs, best_class, tied))
+        assert value is not None  # there is a label
+        if self.coupled:
+            return value.detach(), (value, kept)
+        with torch.enable_grad():
+            value = self.batch.reduce(value)
+        return value.detach(), (value, kept)
+
+    def _loss(self, pairs: Tensor, labels: Any) -> Tensor:
+        zero = torch.zeros(pairs.shape[0], dtype=torch.long, device=pairs.device)
+        options = self.loss.hyperparameters()
+        if self.coupled:
+            coupled: Tensor = labels.share * type(self.loss).function(pairs, zero, **options)
+            return coupled
+        per_sample = type(self.loss).function(pairs, zero, margin=options["margin"], reduction="none")
+        if self.batch.class_weight is not None:
+            per_sample = per_sample * self.batch.class_weight[labels.index.squeeze(1)]
+        return torch.where(labels.valid, labels.share * per_sample, 0.0)
+
+    def backward(self, layer: Layer, kept: Any, upstream: Tensor) -> Gradients:
+        value, parts = kept
+        gradients = Gradients.zeros(layer)
+        slopes = torch.autograd.grad(value, [pairs for pairs, _, _ in parts], upstream, retain_graph=True)
+        for (_, best_class, tied), slope, labels in zip(parts, slopes, self.batch.labels, strict=True):
+            index = labels.index.squeeze(1)
+            add_entries(gradients, layer, index, slope[:, 0])
+            alone = torch.where(tied, 0.0, slope[:, 1])
+            add_entries(gradients, layer, best_class, alone)
+            again = (tied & (slope[:, 1] != 0)).nonzero().squeeze(1)
+            for low, high in chunks(again.numel(), self.size):
+                self._share_among_ties(gradients, layer, again[low:high], index, slope[:, 1])
+        return gradients
+
+    def _share_among_ties(self, gradients: Gradients, layer: Layer, some: Tensor, index: Tensor, slope: Tensor) -> None:
+        rows = layer.features[some]
+        z = logits_of(rows, layer.weight, layer.bias).scatter_(1, index[some].unsqueeze(1), float("-inf"))
+        ties = (z == z.amax(1, keepdim=True)).to(z.dtype)
+        dz = ties * (slope[some].unsqueeze(1) / ties.sum(1, keepdim=True))
+        if gradients.features is not None:
+            gradients.features.index_add_(0, some, input_gradient(dz, layer.weight).to(gradients.features.dtype))
+        if gradients.weight is not None:
+            gradients.weight.addmm_(dz.T, rows.to(dz.dtype))
+        if gradients.bias is not None:
+            gradients.bias += dz.sum(0)
+
+
+def best_false(z: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The true logit and the largest other (n, 2), where that is, and whether others tie with it."""
+    false = AtLabel(index).fill(at_least_float32(z), float("-inf"))
+    true = at_least_float32(z.gather(1, index))
+    values, classes = false.max(1, keepdim=True)
+    return torch.cat([true, values], 1), classes.squeeze(1), (false == values).sum(1) > 1
