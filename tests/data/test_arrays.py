@@ -21,10 +21,9 @@ def test_npz_with_train_and_test(tmp_path: Path) -> None:
     assert np.array_equal(dataset.train.inputs.numpy(), x)
     assert dataset.test.target.tolist() == [0, 1, 2]
     assert dataset.class_names == ("a", "b", "c")
-    assert dataset.mean is None
+    assert dataset.mean == pytest.approx(x.astype(np.float64).mean(0).tolist())
     assert dataset.scale == 1.0
-    standardized = data.load("points", tmp_path, standardize=True)
-    assert standardized.mean == pytest.approx(x.astype(np.float64).mean(0).tolist())
+    assert data.load("points", tmp_path, standardize=False).mean is None
 
 
 @pytest.mark.parametrize(
@@ -44,8 +43,8 @@ def test_shapes_and_types(tmp_path: Path, shape: tuple[int, ...], dtype: type, e
     np.savez(tmp_path / "a.npz", x_train=x, y_train=LABELS, x_test=x, y_test=LABELS)
     dataset = data.load(tmp_path / "a.npz")
     assert dataset.in_shape == expected
-    image = len(expected) == 3
-    assert (dataset.mean is not None) == image
+    assert dataset.mean is not None
+    assert len(dataset.mean) == expected[0]
     inputs = dataset.train.inputs
     assert dataset.scale == (255.0 if inputs.dtype == torch.uint8 else 1.0)
     values = inputs.permute(0, 2, 3, 1) if shape == (12, 8, 8, 3) else inputs
@@ -90,7 +89,7 @@ def test_missing_keys_list_those_found(tmp_path: Path) -> None:
         (np.zeros((0, 3)), np.zeros(0, int), r"x_train and y_train are empty"),
         (np.zeros(3), np.zeros(3, int), r"x_train must be \(N, d\)"),
         (np.zeros((2, 3, 4, 4), int), np.zeros(2, int), r"images in x_train must be uint8"),
-        (np.zeros((2, 3)), np.array([0, -1]), r"label -1 at sample"),
+        (np.zeros((2, 3)), np.array([0, -1]), r"label -1 at row"),
         (np.zeros((4, 3)), np.array([0, 2, 0, 2]), r"no training samples for 1 classes: 1"),
     ],
 )
@@ -109,7 +108,7 @@ def test_absurd_labels_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"label 1000000000000 with 4"):
         data.load(tmp_path / "b.npz")
     np.savez(tmp_path / "b.npz", x=x, y=np.array([0, 0, -1, -1]))
-    with pytest.raises(ValueError, match=r"label -1 was found"):
+    with pytest.raises(ValueError, match=r"label -1 at row 2"):
         data.load(tmp_path / "b.npz")
 
 
@@ -143,3 +142,42 @@ def test_other_endings_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1,2")
     with pytest.raises(ValueError, match=r"read from .npz and .safetensors files, not .csv"):
         data.load(tmp_path / "a.csv")
+
+
+def test_texts_as_labels_name_the_classes_in_sorted_order(tmp_path: Path) -> None:
+    x = RNG.standard_normal((12, 4))
+    texts = np.array(["pear", "apple", "fig"])[LABELS]
+    np.savez(tmp_path / "one.npz", x=x, y=texts.astype(bytes))
+    np.savez(tmp_path / "two.npz", x_train=x, y_train=texts, x_test=x[:3], y_test=np.array(["fig", "pear", "apple"]))
+    assert data.load(tmp_path / "one.npz").class_names == ("apple", "fig", "pear")
+    dataset = data.load(tmp_path / "two.npz")
+    assert [dataset.class_names[k] for k in dataset.train.target.tolist()] == texts.tolist()
+    assert dataset.test.target.tolist() == [1, 2, 0]
+    np.savez(tmp_path / "test.npz", x=x[:2], y=np.array(["pear", "kiwi"]))
+    with pytest.raises(ValueError, match=r"no training samples for 1 classes: 2 \(kiwi\)"):
+        data.load(tmp_path / "one.npz", test=tmp_path / "test.npz")
+    np.savez(tmp_path / "mixed.npz", x_train=x, y_train=texts, x_test=x[:3], y_test=LABELS[:3])
+    with pytest.raises(ValueError, match="one split are texts"):
+        data.load(tmp_path / "mixed.npz")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"x": np.where(np.arange(48).reshape(12, 4) == 30, np.nan, 1.0)}, "x has numbers .* not finite .* row 7"),
+        ({"x": np.full((12, 4), 1e300)}, "not finite in float32, first at row 0"),
+        ({"x": np.ones((12, 4), complex)}, "x must be numbers, not complex128"),
+        ({"x": np.full((12, 4), "a")}, "x must be numbers, not <U1"),
+        ({"x": np.ones((12, 0))}, "not empty"),
+        ({"y": LABELS - 1}, "y has label -1 at row 0: labels must be 0 to K-1"),
+        ({"y": np.arange(12)}, "every class has one sample"),
+        ({"y": LABELS.astype("datetime64[s]")}, "y must be numbers"),
+    ],
+)
+def test_odd_contents_are_refused_with_the_file_and_the_row(
+    tmp_path: Path, changes: dict[str, np.ndarray], words: str
+) -> None:
+    np.savez(tmp_path / "odd.npz", **{"x": np.ones((12, 4)), "y": LABELS, **changes})
+    with pytest.raises(ValueError, match=words) as caught:
+        data.load(tmp_path / "odd.npz")
+    assert "odd.npz" in str(caught.value)

@@ -56,9 +56,7 @@ def test_unknown_name_suggests_the_nearest() -> None:
 
 
 def test_unknown_option_is_named_with_the_allowed_ones() -> None:
-    with pytest.raises(
-        ValueError, match=r"'digits' has no option 'sede' \(did you mean 'seed'\?\); options: test_fraction, seed"
-    ):
+    with pytest.raises(ValueError, match=r"'digits' has no option 'sede' \(.*'seed'\?\); options: test_fraction, seed"):
         data.load("digits", sede=1)
     with pytest.raises(ValueError, match=r"'mnist' has no option 'size'; options: none"):
         data.load("mnist", size=3)
@@ -130,9 +128,7 @@ def test_own_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_options_of_paths_are_checked_too(tmp_path: Path) -> None:
     np.savez(tmp_path / "points.npz", x=np.random.rand(10, 3), y=np.arange(10) % 2)
-    with pytest.raises(
-        ValueError, match=r"points.npz has no option 'tset_fraction' \(did you mean 'test_fraction'\?\)"
-    ):
+    with pytest.raises(ValueError, match=r"points.npz has no option 'tset_fraction' \(.* 'test_fraction'\?\)"):
         data.load(tmp_path / "points.npz", tset_fraction=0.1)
     with pytest.raises(ValueError, match=r"test_fraction must be a number like 0.2, got 'half'"):
         data.load(tmp_path / "points.npz", test_fraction="half")

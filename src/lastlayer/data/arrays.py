@@ -1,11 +1,13 @@
 """Arrays in .npz and .safetensors files.
 
 The keys are `x_train`, `y_train`, `x_test`, `y_test`, or `x` and `y` for a file that holds one set. `x` is (N, d)
-features, (N, H, W) grey images, (N, C, H, W) or (N, H, W, C) images; `y` is (N,) integers 0 to K-1. An optional text
-array `class_names` (K,) names the classes (.npz only). Pickled arrays are refused.
+features, (N, H, W) grey images, (N, C, H, W) or (N, H, W, C) images; `y` is (N,) integers 0 to K-1, or texts, which
+then name the classes, in sorted order. An optional text array `class_names` (K,) names the classes of integers. Texts
+are for .npz only; pickled arrays are refused.
 """
 
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from .splits import stratified
 
 _PAIRS = {"train": ("x_train", "y_train"), "test": ("x_test", "y_test")}
 _CHANNELS = (1, 3, 4)
+_ROWS = 4096  # looked at together
 
 
 def arrays(
@@ -28,7 +31,7 @@ def arrays(
     test: str | Path | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
-    standardize: bool = False,
+    standardize: bool = True,
 ) -> Dataset:
     """Read a data set from arrays in a .npz or .safetensors file.
 
@@ -41,7 +44,8 @@ def arrays(
         test: a second file with `x` and `y`, the test set.
         test_fraction: share of each class to test on where there is no test set.
         seed: of that split.
-        standardize: give features the mean and deviation of their training samples; images always have them.
+        standardize: give features the mean and deviation of their training samples to be divided out; images always
+            have them.
 
     Raises:
         ValueError: keys are missing (those found are listed), or shapes, types or labels do not fit.
@@ -56,13 +60,12 @@ def arrays(
     """
     path = Path(path)
     content = _read(path)
-    names = content.pop("class_names", None)
+    other, more = (path, {}) if test is None else (Path(test), _read(Path(test)))
+    names = _name_labels(path, content, more)
     checksums = {path.name: file_digest(path)}
     notes: tuple[str, ...] = ()
     if test is not None:
         train_split = _split(path, content, ("x", "y") if "x" in content else _PAIRS["train"])
-        other = Path(test)
-        more = _read(other)
         test_split = _split(other, more, ("x", "y") if "x" in more else _PAIRS["test"])
         checksums[other.name] = file_digest(other)
     elif "x_train" in content or "x_test" in content:
@@ -71,6 +74,8 @@ def arrays(
         whole = _split(path, content, ("x", "y"))
         _check_highest(path, int(whole.target.max()), len(whole))
         kept, held = stratified(whole.target, test_fraction, seed)
+        if not len(held):
+            raise ValueError(f"{path}: every class has one sample, so that none is left to test on: give a test set")
         train_split, test_split = whole.select(kept), whole.select(held)
         notes = (f"test set: {test_fraction:g} of each class at random, seed {seed}",)
     if names is None:
@@ -113,13 +118,16 @@ def _split(path: Path, content: dict[str, Any], keys: tuple[str, str]) -> Split:
             f"{path} has no {' and no '.join(missing)}; found: {', '.join(sorted(content)) or 'nothing'}. Expected "
             "x_train, y_train, x_test, y_test, or x and y for one set"
         )
-    x, y = (_tensor(content[key]) for key in keys)
+    x, y = (_tensor(path, key, content[key]) for key in keys)
     if y.ndim != 1 or y.is_floating_point() or y.is_complex():
         raise ValueError(f"{path}: {keys[1]} must be integers (N,), not {y.dtype} {tuple(y.shape)}")
     if len(x) != len(y):
         raise ValueError(f"{path}: {keys[0]} has {len(x)} rows but {keys[1]} has {len(y)}")
     if not len(y):
         raise ValueError(f"{path}: {keys[0]} and {keys[1]} are empty")
+    if int(y.long().min()) < 0:
+        row = int(y.long().argmin())
+        raise ValueError(f"{path}: {keys[1]} has label {y[row].item()} at row {row}: labels must be 0 to K-1")
     return Split(_inputs(path, keys[0], x), y.long())
 
 
@@ -132,15 +140,49 @@ def _check_highest(path: Path, highest: int, samples: int) -> None:
         )
 
 
-def _tensor(value: NDArray[Any] | Tensor) -> Tensor:
+def _name_labels(path: Path, content: dict[str, Any], more: dict[str, Any]) -> Sequence[Any] | None:
+    """The names of the classes where the file has them; labels that are texts become numbers, in place."""
+    names: Sequence[Any] | None = content.pop("class_names", None)
+    more.pop("class_names", None)
+    keys = [(part, key) for part in (content, more) for key in ("y", "y_train", "y_test") if key in part]
+    texts = [(part, key) for part, key in keys if isinstance(part[key], np.ndarray) and part[key].dtype.kind in "US"]
+    if not texts:
+        return names
+    if names is not None:
+        raise ValueError(f"{path}: labels that are texts name the classes: leave out class_names")
+    if len(texts) < len(keys):
+        raise ValueError(f"{path}: the labels of one split are texts and those of another are not")
+    known = sorted({text for part, key in texts for text in part[key].astype(str).ravel().tolist()})
+    for part, key in texts:
+        part[key] = np.searchsorted(np.array(known), part[key].astype(str))
+    return known
+
+
+def _tensor(path: Path, key: str, value: NDArray[Any] | Tensor) -> Tensor:
     if isinstance(value, Tensor):
         return value
+    if value.dtype.kind not in "biuf":
+        raise ValueError(f"{path}: {key} must be numbers, not {value.dtype}")
     return torch.from_numpy(np.ascontiguousarray(value.astype(value.dtype.newbyteorder("="), copy=False)))
+
+
+def _check_finite(path: Path, key: str, x: Tensor) -> None:
+    """Refuse what is not finite in float32, in which everything is computed."""
+    for start in range(0, len(x), _ROWS):
+        rows = (~x[start : start + _ROWS].float().flatten(1).isfinite().all(1)).nonzero()
+        if len(rows):
+            raise ValueError(
+                f"{path}: {key} has numbers that are not finite in float32, first at row {start + int(rows[0])}"
+            )
 
 
 def _inputs(path: Path, key: str, x: Tensor) -> Tensor:
     if x.ndim not in (2, 3, 4):
         raise ValueError(f"{path}: {key} must be (N, d), (N, H, W), (N, C, H, W) or (N, H, W, C), not {tuple(x.shape)}")
+    if x.is_complex() or not x.numel():
+        raise ValueError(f"{path}: {key} must be real numbers and not empty, not {x.dtype} {tuple(x.shape)}")
+    if x.is_floating_point():
+        _check_finite(path, key, x)
     if x.dtype == torch.bool:
         x = x.to(torch.uint8) * 255
     if x.ndim == 2:
