@@ -1,10 +1,12 @@
 """What the training loop costs over a bare one: the same model, data and optimiser, step by step in turn.
 
     python benchmarks/overhead.py [--steps 200] [--threads 1]
+    python benchmarks/overhead.py --start-up 5
 
 The bare loop indexes a tensor, calls network, loss, backward and optimiser, and nothing else; no augmentation, no
 schedule, no checks. Steps of the two alternate in one process, so that a busy machine slows both; the ratio is that of
-the medians.
+the medians. --start-up measures, in fresh processes, the time from importing torch to the first step that `lastlayer
+compare` (which starts workers, and they import torch again) and `lastlayer train` tell of, on the default data.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 import argparse
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -69,11 +73,46 @@ def our_step(trial: Trial, dataset: Dataset) -> Callable[[], None]:
     return step
 
 
+START_UP = """
+import time
+began = time.perf_counter()
+import torch
+imported = time.perf_counter()
+import sys, tempfile
+from pathlib import Path
+from lastlayer.cli._settings import Settings
+from lastlayer.runners import Plan, run_trials
+
+trials = Settings().trials(["ce"], list(range(int(sys.argv[1]))))
+with tempfile.TemporaryDirectory() as root:
+    events = run_trials(trials, Plan(Path(root), "cpu"))
+    next(event for event in events if event.kind == "progress")
+    stepped = time.perf_counter()
+    events.close()
+print(imported - began, stepped - imported)
+"""
+
+
+def start_up(repeats: int) -> Table:
+    """Median seconds to import torch, and from there to the first step."""
+    table = Table("command", "import torch s", "then to the first step s")
+    for command, trials in (("compare", "18"), ("train", "1")):
+        script = [sys.executable, "-c", START_UP, trials]
+        told = [subprocess.check_output(script, text=True).split() for _ in range(repeats)]
+        seconds = (statistics.median(map(float, part)) for part in zip(*told, strict=True))
+        table.add_row(f"lastlayer {command}", *(f"{one:.2f}" for one in seconds))
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--start-up", type=int, metavar="REPEATS", help="measure this instead, so many times")
     options = parser.parse_args()
+    if options.start_up:
+        Console().print(processor(), start_up(options.start_up))
+        return
     torch.set_num_threads(options.threads)
     table = Table("model", "batch", "bare ms", "lastlayer ms", "ratio")
     for model, dataset, batch in (

@@ -25,7 +25,7 @@ def test_every_sample_once(name: str, loader: object) -> None:
     found = torch.cat((inputs, target[:, None]), 1).numpy()
     wanted = np.column_stack((bunch.data.astype(np.float32), bunch.target)).astype(np.float64)
     assert np.array_equal(found[np.lexsort(found.T)], wanted[np.lexsort(wanted.T)])
-    assert dataset.num_classes == len(bunch.target_names)
+    assert dataset.class_names == tuple(str(label) for label in bunch.target_names)
     share = dataset.test.target.bincount().numpy() / np.bincount(bunch.target)
     assert (np.abs(share - 0.2) < 0.02).all()
 

@@ -1,9 +1,11 @@
 """Data sets that come with scikit-learn: digits, wine, breast cancer, iris."""
 
-from typing import Any
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from .dataset import Dataset, Split, tensor_checksum
 from .registry import register
@@ -12,23 +14,48 @@ from .splits import stratified
 _HOMEPAGE = "https://archive.ics.uci.edu"
 
 
-def _split(name: str, inputs: torch.Tensor, bunch: Any, test_fraction: float, seed: int, scale: float) -> Dataset:
-    target = torch.from_numpy(np.asarray(bunch.target, dtype=np.int64))
+def _read(file: str) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    """Rows of measurements ending in a label, and the names of the classes, of a file of scikit-learn's.
+
+    The package is not imported for it: that takes longer than everything else between a command and its first step.
+    """
+    found = find_spec("sklearn")
+    if found is None or not found.submodule_search_locations:
+        raise ImportError("scikit-learn, whose data this is, is not installed: pip install scikit-learn")
+    path = Path(found.submodule_search_locations[0]) / "datasets" / "data" / file
+    if path.suffix == ".gz":
+        return np.loadtxt(path, delimiter=","), tuple("0123456789")
+    with path.open(encoding="utf-8") as lines:
+        _, _, *names = next(lines).strip().split(",")  # rows and columns come before them
+        return np.loadtxt(lines, delimiter=","), tuple(names)
+
+
+def _split(
+    name: str,
+    inputs: torch.Tensor,
+    labels: NDArray[np.float64],
+    class_names: tuple[str, ...],
+    test_fraction: float,
+    seed: int,
+    scale: float = 1.0,
+) -> Dataset:
+    target = torch.from_numpy(labels.astype(np.int64))
     kept, held = stratified(target, test_fraction, seed)
     whole = Split(inputs, target)
     return Dataset(
         name,
         whole.select(kept),
         whole.select(held),
-        tuple(str(label) for label in bunch.target_names),
+        class_names,
         scale=scale,
         checksums={"tensors": tensor_checksum(inputs, target)},
         notes=(f"test set: {test_fraction:g} of each class at random, seed {seed}",),
     ).with_statistics()
 
 
-def _table(name: str, bunch: Any, test_fraction: float, seed: int) -> Dataset:
-    return _split(name, torch.from_numpy(bunch.data).float(), bunch, test_fraction, seed, 1.0)
+def _table(name: str, file: str, test_fraction: float, seed: int) -> Dataset:
+    rows, class_names = _read(file)
+    return _split(name, torch.from_numpy(rows[:, :-1]).float(), rows[:, -1], class_names, test_fraction, seed)
 
 
 @register(
@@ -41,11 +68,9 @@ def _table(name: str, bunch: Any, test_fraction: float, seed: int) -> Dataset:
 )
 def digits(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     """The digits of scikit-learn as uint8 images (N, 1, 8, 8) with values 0 to 16; the split is fixed by seed 0."""
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    images = torch.from_numpy(bunch.images).to(torch.uint8)[:, None]
-    return _split("digits", images, bunch, test_fraction, seed, 16.0)
+    rows, class_names = _read("digits.csv.gz")
+    images = torch.from_numpy(rows[:, :-1]).to(torch.uint8).view(-1, 1, 8, 8)
+    return _split("digits", images, rows[:, -1], class_names, test_fraction, seed, 16.0)
 
 
 @register(
@@ -58,9 +83,7 @@ def digits(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
 )
 def wine(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     """The wine recognition data of scikit-learn as features (N, 13)."""
-    from sklearn.datasets import load_wine
-
-    return _table("wine", load_wine(), test_fraction, seed)
+    return _table("wine", "wine_data.csv", test_fraction, seed)
 
 
 @register(
@@ -73,9 +96,7 @@ def wine(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
 )
 def breast_cancer(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     """The Wisconsin diagnostic data of scikit-learn as features (N, 30)."""
-    from sklearn.datasets import load_breast_cancer
-
-    return _table("breast-cancer", load_breast_cancer(), test_fraction, seed)
+    return _table("breast-cancer", "breast_cancer.csv", test_fraction, seed)
 
 
 @register(
@@ -88,6 +109,4 @@ def breast_cancer(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
 )
 def iris(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     """The iris data of scikit-learn as features (N, 4)."""
-    from sklearn.datasets import load_iris
-
-    return _table("iris", load_iris(), test_fraction, seed)
+    return _table("iris", "iris.csv", test_fraction, seed)
