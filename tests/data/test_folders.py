@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from lastlayer import data
 from lastlayer.data import folders
@@ -141,3 +142,39 @@ def test_miniimagenet_parts_are_taken_together(tmp_path: Path) -> None:
     assert dataset.class_names == ("n1", "n2", "n3")
     assert dataset.train_counts.tolist() == [5, 5, 5]
     assert len(dataset.test) == 3
+
+
+def test_sixteen_bits_keep_their_upper_eight(tmp_path: Path) -> None:
+    deep = (np.arange(64, dtype=np.uint16).reshape(8, 8) * 1024) + 77
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for number, ending in enumerate(("png", "tif", "png", "tif", "png")):
+            Image.fromarray(deep).save(tmp_path / name / f"{number}.{ending}")
+    dataset = data.load(tmp_path)
+    assert dataset.in_shape == (1, 8, 8)
+    expected = torch.from_numpy((deep // 256).astype(np.uint8))
+    assert (dataset.train.tensor() == expected).all()
+
+
+@pytest.mark.parametrize(
+    ("pixels", "words"),
+    [
+        (np.zeros((8, 8), np.float32), "floating-point"),
+        (np.full((8, 8), 70000, np.int32), "beyond 16 bits"),
+        (None, "the file is empty"),
+    ],
+)
+def test_images_that_no_eight_bits_can_hold_are_named(tmp_path: Path, pixels: np.ndarray | None, words: str) -> None:
+    (tmp_path / "a").mkdir()
+    if pixels is None:
+        (tmp_path / "a" / "odd.tif").touch()
+    else:
+        Image.fromarray(pixels).save(tmp_path / "a" / "odd.tif")
+    with pytest.raises(data.CorruptFileError, match=rf"odd\.tif cannot be decoded as an image: .*{words}"):
+        data.load(tmp_path, colour=True)
+
+
+def test_a_size_that_is_none_is_refused(tmp_path: Path) -> None:
+    for size in (0, -3, 2.5, "large"):
+        with pytest.raises(ValueError, match="size must be a whole number of pixels"):
+            data.load(tmp_path, size=size)

@@ -16,7 +16,8 @@ from ._files import CorruptFileError
 from ._progress import shown
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-_GREY_MODES = ("1", "L")
+_DEEP_MODES = ("I", "I;16", "I;16L", "I;16B", "I;16N")  # 16 bits; Pillow may hand them over in 32
+_GREY_MODES = ("1", "L", "LA", *_DEEP_MODES)
 
 
 def pillow() -> Any:
@@ -58,9 +59,10 @@ def decode(path: Path, size: int | None, colour: bool) -> tuple[Tensor, bytes]:
     data = path.read_bytes()
     try:
         with image_module.open(io.BytesIO(data)) as opened:
-            image = opened.convert("RGB" if colour else "L")
+            image = _in_eight_bits(opened, image_module).convert("RGB" if colour else "L")
     except Exception as error:  # decoders raise many kinds of errors
-        raise CorruptFileError(f"{path} cannot be decoded as an image: {error}") from error
+        reason = error if data else "the file is empty"
+        raise CorruptFileError(f"{path} cannot be decoded as an image: {reason}") from error
     if size is not None:
         width, height = image.size
         scale = size / min(width, height)
@@ -72,6 +74,18 @@ def decode(path: Path, size: int | None, colour: bool) -> tuple[Tensor, bytes]:
     pixels = np.array(image, dtype=np.uint8)
     pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     return torch.from_numpy(np.ascontiguousarray(pixels)), hashlib.sha256(data).digest()
+
+
+def _in_eight_bits(image: Any, image_module: Any) -> Any:
+    """An image of 16 bits by its upper eight: Pillow itself would cut every value at 255."""
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers, whose range is not known: save it with 8 or 16 bits")
+    if image.mode not in _DEEP_MODES:
+        return image
+    pixels = np.asarray(image).astype(np.int64)
+    if pixels.min() < 0 or pixels.max() > 65535:
+        raise ValueError(f"its pixels run from {pixels.min()} to {pixels.max()}, beyond 16 bits: save it with 8 or 16")
+    return image_module.fromarray((pixels >> 8).astype(np.uint8))
 
 
 def decoders() -> ThreadPoolExecutor:

@@ -63,6 +63,8 @@ def image_files(folder: str | Path, *, size: int | None = None, classes: Sequenc
         ValueError: ... holds no class folders: expected FOLDER/<class>/<image>
     """
     folder = Path(folder)
+    if size is not None and (not isinstance(size, int) or size < 1):
+        raise ValueError(f"{folder}: size must be a whole number of pixels, at least 1, got {size!r}")
     found = class_folders(folder)
     if not found:
         raise ValueError(f"{folder} holds no class folders: expected FOLDER/<class>/<image>")
