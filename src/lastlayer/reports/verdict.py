@@ -52,7 +52,7 @@ def rule(summary: Summary) -> str:
     if summary.seeds < ENOUGH_SEEDS:
         return f"Within noise of the best: {errors}. ± is the standard deviation over seeds."
     return (
-        f"Within noise of the best: p >= 0.05 in a t-test paired over seeds, Holm-corrected for the column; where "
+        f"Within noise of the best: p >= 0.05 in a t-test paired over seeds, Holm-corrected for each measure; where "
         f"groups share fewer than {ENOUGH_SEEDS} seeds, {errors}. ± is the standard deviation over seeds."
     )
 
@@ -88,7 +88,7 @@ def _on_trust(summary: Summary) -> str:
         return "One seed has no spread: a difference may be noise, and none is judged."
     if low < ENOUGH_SEEDS:
         return f"With {seeds} nothing is called a winner; {ENOUGH_SEEDS} are needed."
-    return f"Differences are paired over {seeds} and Holm-corrected within each column."
+    return f"Differences are paired over {seeds} and Holm-corrected for each measure."
 
 
 def _name_best(labels: Sequence[str], column: Column) -> str:
