@@ -171,7 +171,7 @@ def test_images_that_no_eight_bits_can_hold_are_named(tmp_path: Path, pixels: np
     else:
         Image.fromarray(pixels).save(tmp_path / "a" / "odd.tif")
     with pytest.raises(data.CorruptFileError, match=rf"odd\.tif cannot be decoded as an image: .*{words}"):
-        data.load(tmp_path, colour=True)
+        data.load(tmp_path, size=8, colour=True)
 
 
 def test_a_size_that_is_none_is_refused(tmp_path: Path) -> None:
