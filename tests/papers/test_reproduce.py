@@ -5,7 +5,7 @@ import pytest
 from lastlayer.papers import Store, lines, reproduce
 from lastlayer.papers._artifact import parse
 from lastlayer.papers._reproduce import all_trials, restricted
-from lastlayer.runners import Plan
+from lastlayer.runners import Plan, run_trials
 
 TEXT = """
 [settings]
@@ -84,3 +84,16 @@ def test_failed_runs_and_runs_at_chance_are_kept_apart(tmp_path, plan):
         at_end = max(r.epoch for r in untrained if r.seed == row.seed)
         last = next(r for r in untrained if r.seed == row.seed and r.epoch == at_end)
         assert (row.status == "chance") == (last.values["train.accuracy"] <= 0.105)
+
+
+def test_what_is_done_counts_when_the_rest_is_stopped(tmp_path, plan):
+    one, store = parse("sln", TEXT.replace("select = ", "# select = "))["sln.table1"], Store(tmp_path)
+
+    def stopped_after_one(trials, plan, title):
+        for event in run_trials(trials, plan):
+            if event.kind == "done":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(one, "paper", plan, store, run=stopped_after_one)
+    assert store.read("sln.table1", "paper").values("test.accuracy", loss="CE").keys() == {0}

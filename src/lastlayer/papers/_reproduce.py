@@ -58,8 +58,14 @@ def reproduce(
             run(teachers, plan, f"{artifact.name}: teachers")
         if grid.selection is not None:
             grid, chosen = _select(artifact, grid, grid.selection, plan, run, tell)
-        run(grid.trials(), plan, f"{artifact.name}, {size}")
-        rows = list(_observe(artifact, grid, plan, chosen, tell))
+        try:
+            run(grid.trials(), plan, f"{artifact.name}, {size}")
+        except BaseException:  # Ctrl-C too: what is done counts
+            store.add(artifact.name, size, _observe(artifact, grid, plan, chosen, lambda line: None)[0])
+            raise
+        rows, done = _observe(artifact, grid, plan, chosen, tell)
+        if artifact.observe is not None:
+            rows = _with_more(rows, getattr(_module(artifact), artifact.observe)(done, plan))
     store.add(artifact.name, size, rows)
     return store.read(artifact.name, size)
 
@@ -131,8 +137,11 @@ def _select(
     return dataclasses.replace(grid, cells=tuple(cells)), chosen
 
 
-def _observe(artifact: Artifact, grid: Grid, plan: Plan, chosen: Sequence[str], tell: Told) -> list[Row]:
-    rows = []
+def _observe(
+    artifact: Artifact, grid: Grid, plan: Plan, chosen: Sequence[str], tell: Told
+) -> tuple[list[Row], list[tuple[Labels, int, RunFolder]]]:
+    """The rows of the runs that ended, and the runs that are results."""
+    rows: list[Row] = []
     done: list[tuple[Labels, int, RunFolder]] = []
     for cell, selected in zip(grid.cells, chosen, strict=True):
         for seed in grid.seeds:
@@ -151,10 +160,13 @@ def _observe(artifact: Artifact, grid: Grid, plan: Plan, chosen: Sequence[str], 
             else:
                 done.append((cell.labels, seed, folder))
             rows += found
-    if artifact.observe is None:
-        return rows
+    return rows, done
+
+
+def _with_more(rows: Iterable[Row], observed: Iterable[Row]) -> list[Row]:
+    """Rows with what was observed of the same evaluations, and what was observed besides."""
     by_key = {row.key: row for row in rows}
-    for more in getattr(_module(artifact), artifact.observe)(done, plan):
+    for more in observed:
         same = by_key.get(more.key)
         by_key[more.key] = more if same is None else dataclasses.replace(same, values={**same.values, **more.values})
     return list(by_key.values())
