@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -61,14 +62,26 @@ def comparison_file(trials: Sequence[Trial], plan: Plan) -> Path:
     return plan.root / f"compare-{together}.json"
 
 
+def names_of(trials: Sequence[Trial]) -> list[str]:
+    """What each trial is called while it runs: as in the table, and by its seed."""
+    from lastlayer.reports.labels import labels_of
+
+    keys = [json.dumps({**trial.to_dict(), "seed": None}) for trial in trials]
+    apart = list(dict.fromkeys(keys))
+    labels = dict(zip(apart, labels_of([json.loads(key) for key in apart]), strict=True))
+    return [f"{labels[key]} seed {trial.seed}" for key, trial in zip(keys, trials, strict=True)]
+
+
 @contextlib.contextmanager
 def _shown(trials: Sequence[Trial]) -> Iterator[_Show]:
     """Live progress in a terminal: a line for each running trial and one for all. Elsewhere only failures are said."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), TimeRemainingColumn())
+    left = TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True, min_width=5))
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), left)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         yield _Show(bars, trials)
 
@@ -78,13 +91,14 @@ class _Show:
 
     def __init__(self, bars: Progress, trials: Sequence[Trial]) -> None:
         self.bars, self.trials = bars, trials
+        self.names = names_of(trials)
         self.rows: dict[int, TaskID] = {}
+        self.parts: dict[int, float] = {}
         self.ended = 0
         self.all = bars.add_task(f"{len(trials)} trials", total=len(trials), state="")
 
     def __call__(self, event: Event) -> None:
-        trial = self.trials[event.index]
-        name = f"{trial.loss.name} seed {trial.seed}"
+        name = self.names[event.index]
         if event.kind == "start":
             self.rows[event.index] = self.bars.add_task(name, total=None, state="loading")
         elif event.kind == "progress" and event.progress is not None:
@@ -93,11 +107,15 @@ class _Show:
             if now.loss is not None and now.accuracy is not None:
                 state += f"  loss {now.loss:.4f}  accuracy {now.accuracy:.1%}"
             self.bars.update(self.rows[event.index], completed=now.step, total=now.steps, state=state)
+            self.parts[event.index] = now.step / max(now.steps, 1)
+            self.bars.update(self.all, completed=self.ended + sum(self.parts.values()))
         if event.kind in ("done", "failed", "skip"):
             self.ended += 1
+            self.parts.pop(event.index, None)
             if event.index in self.rows:
                 self.bars.remove_task(self.rows.pop(event.index))
-            self.bars.update(self.all, completed=self.ended, state=f"{self.ended} of {len(self.trials)} ended")
+            done = self.ended + sum(self.parts.values())
+            self.bars.update(self.all, completed=done, state=f"{self.ended} of {len(self.trials)} ended")
         if event.kind == "failed":
             self.bars.console.print(f"failed: {name}: {event.message}", markup=False, highlight=False, soft_wrap=True)
 

@@ -1,0 +1,76 @@
+"""What is shown while trials run: names, progress in a terminal, silence elsewhere."""
+
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+
+from lastlayer.cli._running import _Show, names_of
+from lastlayer.runners import Event
+from lastlayer.training import LossChoice, Trial
+from lastlayer.training.loop import Progress as Moment
+
+COMMAND = [sys.executable, "-c", "from lastlayer.cli import main; main()", "train", "--train-samples", "256"]
+
+
+def sln(gamma: float, seed: int = 0) -> Trial:
+    return Trial(loss=LossChoice("sln", {"gamma": gamma}), seed=seed)
+
+
+def test_two_settings_of_a_loss_have_names_of_their_own() -> None:
+    trials = [sln(0.5), sln(0.5, 1), sln(0.9), Trial()]
+    assert names_of(trials) == ["sln gamma=0.5 seed 0", "sln gamma=0.5 seed 1", "sln gamma=0.9 seed 0", "ce seed 0"]
+
+
+def test_the_whole_moves_with_its_parts() -> None:
+    bars = Progress(TextColumn("{task.description}"), console=Console(file=io.StringIO()))
+    show = _Show(bars, [Trial(seed=seed) for seed in range(4)])
+    whole = bars.tasks[0]
+    show(Event(0, "start"))
+    show(Event(0, "progress", Moment(epoch=4, epochs=10, step=50, steps=100, loss=1.0, accuracy=0.5)))
+    assert whole.completed == pytest.approx(0.5)
+    show(Event(1, "skip"))
+    assert whole.completed == pytest.approx(1.5)
+    show(Event(0, "done"))
+    assert whole.completed == pytest.approx(2.0)
+    assert len(bars.tasks) == 1
+
+
+@pytest.mark.parametrize("columns", [60, 140])
+def test_a_terminal_shows_epoch_loss_accuracy_and_time_left(tmp_path, columns: int) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    environment.pop("COLUMNS", None)
+    process = subprocess.Popen(
+        [*COMMAND, "--epochs", "40"], stdout=theirs, stderr=theirs, cwd=tmp_path, env=environment
+    )
+    os.close(theirs)
+    said = b""
+    try:
+        while part := os.read(ours, 65536):
+            said += part
+    except OSError:  # how a closed terminal ends
+        pass
+    os.close(ours)
+    assert process.wait() == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode())
+    assert re.search(r"ce seed 0 .*epoch \d+/40  loss \d\.\d{4}  accuracy \d+\.\d% \d\d:\d\d", text)
+    assert "…" not in text
+
+
+def test_a_pipe_shows_the_table_alone(tmp_path) -> None:
+    said = subprocess.run([*COMMAND, "--epochs", "2"], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert said.stderr == ""
+    assert "\x1b" not in said.stdout
+    assert "epoch 1/2" not in said.stdout
+    assert "accuracy ↑" in said.stdout
