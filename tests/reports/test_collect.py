@@ -88,6 +88,15 @@ def test_runs_asked_for_without_their_defaults_stay_one_group(tmp_path):
     assert first.trial["optimiser"]["lr"] == 0.1
 
 
+def test_several_folders_of_runs_give_all_their_runs(tmp_path):
+    for folder, loss in (("a", "ce"), ("b", "sln")):
+        for seed in range(2):
+            factory.done(tmp_path / folder, trial(loss, seed))
+    file = factory.comparison(tmp_path / "c", [trial("bce")])
+    found = load([tmp_path / "a", tmp_path / "b", file, tmp_path / "nowhere"])
+    assert [run.status for run in found.runs] == ["done"] * 4 + ["missing"] * 2
+
+
 def test_a_trial_in_two_folders_counts_once_and_is_listed(tmp_path):
     path = factory.done(tmp_path, trial())
     shutil.copytree(path, tmp_path / "copy")

@@ -110,6 +110,15 @@ def test_everything_on_every_split(root):
     assert "log Z mean" in text
 
 
+def test_one_loss_is_shown_without_talk_of_others(tmp_path):
+    for seed in range(2):
+        factory.done(tmp_path, trial("ce", seed))
+    text = printed(tmp_path)
+    assert "best" not in text
+    assert "compare" not in text
+    assert "± is the standard deviation over seeds." in text
+
+
 def test_nothing_done(tmp_path):
     factory.failed(tmp_path, trial())
     text = printed(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,7 @@ def report(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="RUNS", help="A folder of runs, a comparison file, or several run folders.", show_default="runs"
+            metavar="RUNS", help="A folder of runs, a comparison file, a run, or several of these.", show_default="runs"
         ),
     ] = None,
     out: Annotated[
@@ -34,6 +35,8 @@ def report(
     it the newest says which runs; runs that failed, were cut or are missing are always listed. Nothing is
     trained or changed.
     """
+    from rich.console import Console
+
     from lastlayer import reports
 
     where = runs or [Path("runs")]
@@ -44,7 +47,8 @@ def report(
         found = ", ".join(f"{count} {status}" for status, count in counts.items())
         raise ValueError(f"no run in {', '.join(map(str, where))} is done ({found}): there is nothing to report yet")
     reports.print_tables(summary, everything=everything)
-    page = reports.write_page(summary, out or _beside(where[0]), tsne=tsne)
+    with Console(stderr=True).status("t-SNE of every run, a second or two each") if tsne else contextlib.nullcontext():
+        page = reports.write_page(summary, out or _beside(where[0]), tsne=tsne)
     typer.echo(f"page: {page}")
     if csv is not None:
         reports.write_csv(summary, csv)

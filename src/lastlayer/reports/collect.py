@@ -57,9 +57,9 @@ def load(where: str | Path | Iterable[str | Path], comparison: str | Path | None
     """Read the runs that a report is about.
 
     Args:
-        where: a root folder, a comparison file, a run folder, or a list of run folders. Of a root folder with
-            comparison files in it the newest one says which runs; all run folders in it are taken where there is
-            none, or where the newest is of a single trial, which compares nothing.
+        where: a root folder, a comparison file or a run folder, or a list of them, all of whose runs are taken. Of one
+            root folder with comparison files in it the newest says which runs; all run folders in it are taken where
+            there is none, or where the newest is of a single trial, which compares nothing.
         comparison: the file of the comparison to take from a root folder, or its ID.
 
     Returns:
@@ -75,7 +75,7 @@ def load(where: str | Path | Iterable[str | Path], comparison: str | Path | None
         if not paths:
             raise FileNotFoundError("no run folders were given")
         if len(paths) > 1:
-            return Runs(_without_repeats([_read(path) for path in paths]))
+            return Runs(_without_repeats([run for path in paths for run in _of_one(path)]))
         where = paths[0]
     root = Path(where)
     if root.is_file():
@@ -97,6 +97,15 @@ def load(where: str | Path | Iterable[str | Path], comparison: str | Path | None
             f"leave them; give the folder that holds them"
         )
     return Runs(_without_repeats([_read(path) for path in folders])) if folders else newest
+
+
+def _of_one(path: Path) -> list[Run]:
+    """The runs that one of several given paths stands for."""
+    if path.is_file():
+        return list(_of_comparison(path).runs)
+    if not _is_run(path) and path.is_dir():
+        return [_read(inner) for inner in sorted(path.iterdir()) if _is_run(inner)]
+    return [_read(path)]
 
 
 def _is_run(path: Path) -> bool:
@@ -125,7 +134,8 @@ def _of_comparison(file: Path, others: int = 0) -> Runs:
     if others:
         notes.append(f"{file.name} is the newest of {others + 1} comparisons in {file.parent}.")
     if strangers := sum(_is_run(path) and path.name not in folders for path in file.parent.iterdir()):
-        notes.append(f"{strangers} other run(s) in {file.parent} are no part of it.")
+        others_are = "1 other run is" if strangers == 1 else f"{strangers} other runs are"
+        notes.append(f"{others_are} in {file.parent}, no part of this comparison.")
     runs = [_read(file.parent / identity, asked) for identity, asked in trials]
     title, command = str(content.get("title", "")), str(content.get("command", ""))
     return Runs(_without_repeats(runs), title, command, tuple(notes), ordered=True)

@@ -46,14 +46,18 @@ def print_tables(summary: Summary, *, everything: bool = False, console: Console
     if lines:
         for part in parts:
             _print(console, summary, lines, part)
-        console.print(f"\n{_legend(summary, lines)}", style="dim", highlight=False)
+        if legend := _legend(summary, lines):
+            console.print(f"\n{legend}", style="dim", highlight=False)
     print_problems(summary, console=console)
 
 
 def _legend(summary: Summary, lines: Sequence[Column]) -> str:
-    marks = "* best   ~ within noise of it" + ("   ★ winner" if summary.seeds >= ENOUGH_SEEDS else "")
     splits = {"best": "best: test at the epoch best in validation. ", "validation": "valid.: validation, there. "}
-    return f"{marks}. {''.join(splits.get(split, '') for split in {line.split: None for line in lines})}{rule(summary)}"
+    named = "".join(splits.get(split, "") for split in {line.split: None for line in lines})
+    if sum(bool(group.done) for group in summary.groups) < 2:
+        return f"{named}{'± is the standard deviation over seeds.' if summary.seeds > 1 else ''}"
+    marks = "* best   ~ within noise of it" + ("   ★ winner" if summary.seeds >= ENOUGH_SEEDS else "")
+    return f"{marks}. {named}{rule(summary)}"
 
 
 def print_problems(summary: Summary, *, console: Console | None = None) -> None:

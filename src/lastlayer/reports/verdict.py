@@ -24,6 +24,8 @@ def verdict(summary: Summary, *, marks: tuple[str, str] = ("", "")) -> list[str]
     finished = [label for label, group in zip(labels, summary.groups, strict=True) if group.done]
     if not finished:
         return ["No run is finished: there is nothing to compare yet."]
+    if len(labels) == 1:
+        return []
     if len(finished) == 1:
         return [f"Only {finished[0]} has finished runs: there is nothing to compare it with."]
     sentences = []
