@@ -140,7 +140,7 @@ def _pictures(
     group: Group, groups: int, tsne: bool, classes: list[list[str]], notes: list[str]
 ) -> list[dict[str, Any]]:
     """Snapshots of the group's runs by seed. The first may take the group's share of the page, the others one more."""
-    made = []
+    made: list[dict[str, Any]] = []
     shown = sorted(group.done.items())[: max(1, MOST_PICTURES // groups)]
     for seed, run in shown:
         share = groups if not made else groups * len(shown)
