@@ -22,6 +22,14 @@ def test_mlp_without_batch_norm_is_relu_of_linear() -> None:
     torch.testing.assert_close(model(x), (x.flatten(1) @ weight.T + bias).clamp(min=0))
 
 
+def test_mlp_without_final_relu_ends_in_a_linear_layer() -> None:
+    model = models.create("mlp", (2, 3), width=5, depth=2, final_relu=False)
+    first, shift, second, offset = model.parameters()
+    x = torch.randn(7, 2, 3)
+    hidden = (x.flatten(1) @ first.T + shift).clamp(min=0)
+    torch.testing.assert_close(model(x), hidden @ second.T + offset)
+
+
 def test_mlp_refuses_bad_settings() -> None:
     with pytest.raises(ValueError, match="at least one hidden layer"):
         models.create("mlp", (4,), depth=0)

@@ -117,3 +117,30 @@ def test_every_paper_has_artifacts_and_published_numbers():
         assert own, paper
         if paper != "all_losses":
             assert any(published(one) for one in own), paper
+
+
+def test_axes_can_be_shared_or_given_as_values_and_artifacts_can_be_alike():
+    text = (
+        TEXT
+        + """
+[axes.kinds]
+"plain" = { "loss.name" = "ce" }
+"square" = { "loss.name" = "mse" }
+
+[artifacts.fig1]
+like = "table1"
+where = "Fig 1"
+axes = { loss = "kinds", width = { setting = "model.width", values = [8, 0.5] } }
+small = { keep = { width = ["8"] } }
+"""
+    )
+    other = parse("sln", text)["sln.fig1"]
+    assert (other.where, other.shows) == ("Fig 1", "something")
+    assert other.axes == {
+        "loss": {"plain": {"loss.name": "ce"}, "square": {"loss.name": "mse"}},
+        "width": {"8": {"model.width": 8}, "0.5": {"model.width": 0.5}},
+    }
+    assert [cell.trial.model.options["width"] for cell in other.grid("small").cells] == [8, 8]
+    assert other.grid("small").cells[0].trial.schedule.epochs == 100  # its own small in the place of the other's
+    with pytest.raises(ValueError, match="there is no 'kind'"):
+        parse("sln", text.replace('"kinds"', '"kind"'))

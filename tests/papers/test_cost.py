@@ -34,3 +34,8 @@ def test_a_longer_training_takes_longer_and_the_unknown_is_unknown():
     assert cost.seconds([ten], "cpu") == pytest.approx(10 * cost.seconds([one], "cpu"))
     assert cost.seconds([one, one], "cpu") == pytest.approx(2 * cost.seconds([one], "cpu"))
     assert math.isnan(cost.seconds([one.with_settings({"model.name": "nowhere.to:find"})], "cpu"))
+
+
+def test_published_open_sets_have_their_number_of_classes():
+    assert cost.shape(DataChoice("mnist", arpl=True, seed=4)) == (36_000, (1, 28, 28), 6)
+    assert cost.shape(DataChoice("cifar10", arpl=True, unknown_from="cifar100")) == (20_000, (3, 32, 32), 4)

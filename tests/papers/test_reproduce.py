@@ -47,6 +47,14 @@ def test_settings_are_chosen_on_validation_and_results_written_down(tmp_path, pl
     assert ours["CE"]["accuracy"].published is None
 
 
+def test_curves_of_some_measures_keep_the_rest_at_the_end_alone(tmp_path, plan):
+    one = parse("sln", TEXT.replace("curves = true", 'curves = ["train.nc1"]'))["sln.table1"]
+    observed = reproduce(one, "paper", plan, Store(tmp_path), only={"loss": ["CE"]}, seeds=[0])
+    assert [set(row.values) for row in observed.rows[:-1]] == [{"train.nc1"}] * 3
+    assert observed.curve("train.nc1", 0).keys() == {0, 1, 2, 3}
+    assert "test.accuracy" in observed.rows[-1].values
+
+
 def test_the_same_again_runs_nothing(tmp_path, plan):
     one, store = parse("sln", TEXT)["sln.table1"], Store(tmp_path)
     first = reproduce(one, "paper", plan, store)

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy
 import pytest
 
+from lastlayer import data
 from lastlayer.training import DataChoice, HeadChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
+from lastlayer.training.parts import load_data
 
 
 def test_a_trial_survives_json() -> None:
@@ -151,3 +153,14 @@ def test_a_file_of_the_data_root_can_be_named_without_its_ending(tmp_path: Path)
         Trial(data=DataChoice("points")).resolved(tmp_path / "elsewhere")
     with pytest.raises(FileNotFoundError, match=r"gone\.npz"):
         Trial(data=DataChoice("gone.npz")).resolved(tmp_path)
+
+
+def test_published_open_sets_take_their_number_from_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    digits = dataclasses.replace(data.load("digits"), name="mnist")
+    monkeypatch.setattr(data, "load", lambda name, root, **options: digits)
+    opened = load_data(DataChoice("mnist", arpl=True, seed=2))
+    assert opened.class_names == tuple(digits.class_names[k] for k in (5, 8, 3, 2, 4, 6))  # the third list of ARPL
+    assert opened.unknown is not None
+    assert sorted(opened.unknown.target.unique().tolist()) == [0, 1, 7, 9]
+    with pytest.raises(ValueError, match="leave out data.unknown=4"):
+        DataChoice("mnist", arpl=True, unknown=4)

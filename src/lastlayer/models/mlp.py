@@ -32,10 +32,17 @@ class MLP(nn.Module):
         widths: width of every hidden layer, at least one.
         bias: whether the linear layers have a bias.
         batch_norm: "none", "all" (after every linear layer) or "last" (once, after the last ReLU).
+        final_relu: whether the last layer ends in ReLU; without it features take both signs.
     """
 
     def __init__(
-        self, in_features: int, widths: tuple[int, ...], *, bias: bool = True, batch_norm: BatchNorm = "none"
+        self,
+        in_features: int,
+        widths: tuple[int, ...],
+        *,
+        bias: bool = True,
+        batch_norm: BatchNorm = "none",
+        final_relu: bool = True,
     ) -> None:
         super().__init__()
         if not widths or min(widths) < 1:
@@ -43,11 +50,12 @@ class MLP(nn.Module):
         if batch_norm not in ("none", "all", "last"):
             raise ValueError(f'batch_norm is "none", "all" or "last", not {batch_norm!r}')
         layers: list[nn.Module] = []
-        for width in widths:
+        for number, width in enumerate(widths, start=1):
             layers.append(nn.Linear(in_features, width, bias=bias))
             if batch_norm == "all":
                 layers.append(nn.BatchNorm1d(width))
-            layers.append(nn.ReLU())
+            if final_relu or number < len(widths):
+                layers.append(nn.ReLU())
             in_features = width
         if batch_norm == "last":
             layers.append(nn.BatchNorm1d(in_features))
@@ -95,6 +103,7 @@ def mlp(
     depth: int = 2,
     bias: bool = True,
     batch_norm: BatchNorm = "none",
+    final_relu: bool = True,
 ) -> MLP:
     """Perceptron of `depth` hidden layers of equal `width`.
 
@@ -104,12 +113,13 @@ def mlp(
         depth: hidden layers, at least one.
         bias: whether the linear layers have a bias.
         batch_norm: "none", "all" (between linear and ReLU) or "last" (once, after the last ReLU).
+        final_relu: whether the last hidden layer ends in ReLU; without it features take both signs.
 
     Example:
         >>> mlp((1, 8, 8), width=32).num_features
         32
     """
-    return MLP(math.prod(in_shape), (width,) * depth, bias=bias, batch_norm=batch_norm)
+    return MLP(math.prod(in_shape), (width,) * depth, bias=bias, batch_norm=batch_norm, final_relu=final_relu)
 
 
 @register(

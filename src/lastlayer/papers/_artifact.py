@@ -6,7 +6,9 @@ The file of a paper holds:
     [settings]          of every trial, by the dotted names of `Trial.with_settings`
     [smoke]             settings laid over every artifact at smoke size
     [choices.NAME]      what the paper leaves open: value, reason, and settings if it changes any
+    [axes.NAME]         an axis that several artifacts have
     [artifacts.NAME]
+        like                    another artifact, whose keys hold where this one has none of its own
         where, shows            "Table 1", and one line on what it shows
         published               CSV of the printed numbers: label columns, column, value, std
         columns                 {title = spec}: a spec is split.measure, as in "test.accuracy", after an optional
@@ -16,7 +18,8 @@ The file of a paper holds:
         seeds                   how many
         axes.NAME.POINT         settings of one value of a label; may also hold columns of its own, and under small or
                                 smoke settings for that size alone
-        axes.NAME               or {setting, values}: a point for each value of one setting, named by the value
+        axes.NAME               or {setting, values}: a point for each value of one setting, named by the value; or the
+                                name of an axis of the paper's
         cases                   [{when = {axis = [points]}, ...}]: what holds for some combinations of points alone:
                                 settings laid over those of the points; select (setting = [values], added to select's
                                 over); teacher (settings laid over the cell's own: the run to distill from);
@@ -251,7 +254,7 @@ def artifact(name: str) -> Artifact:
 
 _KEYS = {
     "where", "shows", "published", "columns", "choices", "settings", "seeds", "axes", "select", "curves", "figure",
-    "compute", "observe", "small", "smoke", "paper", "arguments", "cases",
+    "compute", "observe", "small", "smoke", "paper", "arguments", "cases", "like",
 }  # fmt: skip
 _SIZE_KEYS = {"note", "seeds", "settings", "keep", "select", "arguments", "cases"}
 _CASE_KEYS = {"when", "settings", "select", "teacher", "drop"}
@@ -269,13 +272,15 @@ def parse(paper: str, text: str) -> dict[str, Artifact]:
         ValueError: for a key that means nothing, with the nearest that does.
     """
     content = tomllib.loads(text)
-    _only({"paper", "settings", "smoke", "choices", "artifacts"}, content, f"{paper}.toml")
+    _only({"paper", "settings", "smoke", "choices", "axes", "artifacts"}, content, f"{paper}.toml")
     choices = {name: Choice(**entry) for name, entry in content.get("choices", {}).items()}
-    made = {}
+    made, shared = {}, content.get("axes", {})
     for short, entry in content["artifacts"].items():
         name = f"{paper}.{short}"
+        if "like" in entry:
+            entry = {**content["artifacts"][entry["like"]], **entry}
         _only(_KEYS, entry, name)
-        entry["axes"] = {axis: _points(points) for axis, points in entry.get("axes", {}).items()}
+        entry["axes"] = {axis: _points(points, shared) for axis, points in entry.get("axes", {}).items()}
         for size in SIZES:
             _only(_SIZE_KEYS, entry.get(size, {}), f"{name}, {size}")
             for case in (*entry.get("cases", []), *entry.get(size, {}).get("cases", [])):
@@ -309,8 +314,11 @@ def _lay(*layers: Settings) -> Trial:
     return trial
 
 
-def _points(axis: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The points of an axis, written out or given as the values of one setting."""
+def _points(axis: str | Mapping[str, Any], shared: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The points of an axis: the paper's own of that name, the values of one setting, or written out."""
+    if isinstance(axis, str):
+        _only(set(shared), [axis], "axes")
+        return _points(shared[axis], shared)
     if set(axis) != {"setting", "values"}:
         return axis
     return {f"{value:g}": {axis["setting"]: value} for value in axis["values"]}
