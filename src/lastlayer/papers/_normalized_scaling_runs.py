@@ -1,0 +1,149 @@
+"""What is read from the runs of the paper on normalized spaces: first epochs, splits, growth with the scale."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lastlayer.papers._artifact import Labels
+from lastlayer.papers._evidence import Verdict, all_of, bootstrap, exact
+from lastlayer.papers._normalized_scaling_theory import SMALLEST, log_slope
+from lastlayer.papers._observations import NotRunError, Observations, Row
+from lastlayer.runners import Plan
+from lastlayer.runs import RunFolder
+from lastlayer.theory.scaling import fit_exponential, fit_inverse, fit_power
+
+Done = Sequence[tuple[Labels, int, RunFolder]]
+Times = Mapping[float, Sequence[float]]  # by scale, one for each seed
+
+THRESHOLDS = {"accuracy": 0.9975, "compactness": 0.9975, "separability": 0.5525}  # Figs 14 and 15
+TOLERANCES = (0.001, 0.0035, 0.01, 0.03, 0.1, 0.3)  # of Eq. 217
+ENOUGH = 5  # scales for a fit, as many as the paper takes
+
+
+def first_epochs(done: Done, plan: Plan) -> list[Row]:
+    """First epochs at which thresholds of Figs 14 and 15 and tolerances of Eq. 217 are met; infinite if never."""
+    rows = []
+    for labels, seed, folder in done:
+        history = folder.result()["history"]
+        values = {f"train.epochs_to_{name}": _first(history, name, least) for name, least in THRESHOLDS.items()}
+        for tolerance in TOLERANCES:
+            values[f"train.epochs_to_{tolerance:g}"] = _first(history, "collapse_gap", tolerance)
+        rows.append(Row(labels, seed, int(history[-1]["epoch"]), values))
+    return rows
+
+
+def _first(history: Sequence[Mapping[str, Any]], name: str, bound: float) -> float:
+    sign = -1 if name == "collapse_gap" else 1
+    return next((float(one["epoch"]) for one in history if sign * one["train"][name] >= sign * bound), math.inf)
+
+
+def over_splits(done: Done, plan: Plan) -> list[Row]:
+    """The splits of an open set once more as the seeds of one line, for its mean and for pairs."""
+    rows = []
+    for labels, _, folder in done:
+        last = folder.result()["history"][-1]
+        values = {f"test.{name}": last["test"][name] for name in ("auroc", "oscr", "accuracy")}
+        rows.append(Row({**labels, "split": "all"}, int(labels["split"]), int(last["epoch"]), values))
+    return rows
+
+
+@dataclass(frozen=True)
+class Collapsing:
+    """Times until collapse by loss and scale, with one tolerance.
+
+    Attributes:
+        times: by loss; only scales that every seed collapsed at.
+        unit: of the times, with the tolerance.
+    """
+
+    times: Mapping[str, Times]
+    unit: str
+
+
+def sphere_times(observed: Observations, classes: str = "10") -> Collapsing:
+    """Of the sphere model."""
+    return Collapsing(
+        {loss: _times(observed, "sphere.time", loss=loss, classes=classes) for loss in ("CE", "BCE")},
+        "steps times rate",
+    )
+
+
+def network_times(observed: Observations, *, small: bool) -> Collapsing | None:
+    """Of networks, below or above scale SMALLEST, with the smallest tolerance that ENOUGH scales reach for both losses.
+
+    None where they do not reach even the largest.
+    """
+    for tolerance in TOLERANCES:
+        measure = f"train.epochs_to_{tolerance:g}"
+        found = {loss: part(_times(observed, measure, loss=loss), small=small) for loss in ("CE", "BCE")}
+        if all(len(times) >= ENOUGH for times in found.values()):
+            return Collapsing(found, f"epochs to {tolerance:g}")
+    return None
+
+
+def _times(observed: Observations, measure: str, **labels: str) -> Times:
+    found = {}
+    for gamma in observed.points("gamma"):
+        with contextlib.suppress(NotRunError):
+            found[float(gamma)] = list(observed.values(measure, gamma=gamma, **labels).values())
+    return {scale: times for scale, times in sorted(found.items()) if all(map(math.isfinite, times))}
+
+
+def part(times: Times, *, small: bool) -> Times:
+    """Those of small scales (up to 0.4 in every grid) or of large ones (from 5)."""
+    return {g: seeds for g, seeds in times.items() if (g <= SMALLEST if small else g >= 5)}
+
+
+def inverse_growth(found: Collapsing, what: str) -> Verdict:
+    """Whether times grow like a/scale towards 0: R^2 of a/scale + c above 0.98 and a log-log slope of -1 +- 0.1."""
+    if few := _too_few(found, small=True):
+        return few
+    parts = []
+    for loss, all_times in found.times.items():
+        x, y = _points(part(all_times, small=True))
+        fit, slope = fit_inverse(x, y), log_slope(x, y)
+        holds = fit.r2 > 0.98 and abs(slope + 1) <= 0.1
+        parts.append(exact(holds, f"{what}, {loss} ({found.unit}): slope {slope:.3f}, R2 of a/gamma + c {fit.r2:.4f}"))
+    return all_of(parts)
+
+
+def exponential_growth(found: Collapsing, what: str) -> Verdict:
+    """Whether times grow exponentially rather than by a power, BCE's with a smaller exponent (bootstrap over seeds)."""
+    if few := _too_few(found, small=False):
+        return few
+    parts, rates = [], {}
+    for loss, all_times in found.times.items():
+        times = part(all_times, small=False)
+        x, y = _points(times)
+        fit, power = fit_exponential(x, y), fit_power(x, y)
+        said = f"{what}, {loss} ({found.unit}): k {fit.b:.3f}, AIC {fit.aic:.1f} against {power.aic:.1f} of a power"
+        parts.append(exact(fit.aic < power.aic, said))
+        runs = min(map(len, times.values()))
+        rates[loss] = [fit_exponential(list(times), [t[run] for t in times.values()]).b for run in range(runs)]
+    difference = float(np.mean(rates["BCE"]) - np.mean(rates["CE"]))
+    if min(map(len, rates.values())) < 2:
+        return all_of([*parts, Verdict("inconclusive", "one seed gives no interval of the exponents", difference)])
+    low, high = bootstrap(lambda a, b: float(a.mean() - b.mean()), rates["BCE"], rates["CE"])
+    outcome = exact(high < 0, f"k_BCE - k_CE {difference:.3f} [{low:.3f}, {high:.3f}]")
+    if low <= 0 <= high:
+        outcome = Verdict("inconclusive", outcome.detail)
+    return all_of([Verdict(outcome.outcome, outcome.detail, difference, (low, high)), *parts])
+
+
+def _too_few(found: Collapsing, *, small: bool) -> Verdict | None:
+    counts = {loss: len(part(times, small=small)) for loss, times in found.times.items()}
+    if min(counts.values()) >= ENOUGH:
+        return None
+    said = ", ".join(f"{loss} {count}" for loss, count in counts.items())
+    return Verdict("inconclusive", f"fewer than {ENOUGH} scales collapsed at every seed: {said} ({found.unit})")
+
+
+def _points(times: Times) -> tuple[list[float], list[float]]:
+    pairs = [(scale, time) for scale, seeds in times.items() for time in seeds]
+    return [scale for scale, _ in pairs], [time for _, time in pairs]
