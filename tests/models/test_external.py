@@ -1,6 +1,7 @@
 """Models from elsewhere: how features are found, and what is said when a package is missing."""
 
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from lastlayer import models
 from lastlayer.models.external import Encoder
+from lastlayer.training import ModelChoice, Trial
 
 
 class TimmLike(nn.Module):
@@ -183,3 +185,32 @@ def test_tokens_reach_the_encoder_with_mask_and_segments() -> None:
     recorder.config.type_vocab_size = 1
     Encoder(recorder)(tokens)
     assert "token_type_ids" not in recorder.given
+
+
+def test_a_module_of_the_working_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model_of_mine.py").write_text(
+        "from torch import nn\n"
+        "def net(width=3):\n    return nn.Sequential(nn.Linear(4, width), nn.Linear(width, 2))\n"
+        "def broken():\n    raise KeyError('oops')\n"
+    )
+    (tmp_path / "model_of_theirs.py").write_text("1 / 0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    assert models.create("model_of_mine:net", (4,), width=5).num_features == 5
+    models.check_external("model_of_mine:net")
+    for name, options, words in (
+        ("model_of_mine:nett", {}, r"no callable 'nett' \(did you mean 'net'\?\)"),
+        ("model_of_mine:broken", {}, "factory raised KeyError: 'oops'"),
+        ("model_of_mine:net", {"widht": 3}, "factory raised TypeError: .*widht"),
+        ("model_of_theirs:net", {}, "importing model_of_theirs raised ZeroDivisionError"),
+        ("model_of_mine:", {}, "must have the form package.module:factory"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            models.create(name, (4,), **options)
+
+
+def test_models_from_elsewhere_are_checked_before_anything_is_trained() -> None:
+    with pytest.raises(ValueError, match="'no_such_package' cannot be imported"):
+        Trial(model=ModelChoice("no_such_package:net")).resolved()
+    with pytest.raises(ValueError, match="must name a model of timm"):
+        Trial(model=ModelChoice("timm:")).resolved()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._files import CorruptFileError, locate, require, verify
+from ._files import CorruptFileError, digest, locate, require, verify
 from .dataset import Dataset, Split
 from .download import Remote
 from .registry import register
@@ -72,7 +72,11 @@ def read_idx(path: Path, expected: str | None = None) -> tuple[Tensor, str]:
         try:
             data = gzip.decompress(data)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise CorruptFileError(f"{path} is truncated or not gzip: {error}") from error
+            wanted = "" if expected is None else f"{expected.replace(':', ' ')} expected of what it holds, "
+            raise CorruptFileError(
+                f"{path} is truncated or not gzip ({error}): {wanted}found a file with sha256 {digest(data)} that does "
+                "not unpack. Delete it and fetch it again"
+            ) from error
     sha256 = verify(path, data, expected)
     if len(data) < 4 or data[:3] != b"\0\0\x08":
         raise CorruptFileError(f"{path} is not an idx file of unsigned bytes (it begins with {data[:4].hex()})")

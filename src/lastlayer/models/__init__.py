@@ -10,9 +10,9 @@ from torch import nn
 # importing a file registers its models
 from . import cifar_resnet, cnn, densenet, mlp, resnet, vgg, vit, wide_resnet  # noqa: F401
 from ._registry import ModelInfo, available, build, describe, register
-from .external import as_backbone, from_factory, from_timm, from_transformers
+from .external import as_backbone, check_external, from_factory, from_timm, from_transformers
 
-__all__ = ["ModelInfo", "as_backbone", "available", "create", "describe", "register"]
+__all__ = ["ModelInfo", "as_backbone", "available", "check_external", "create", "describe", "register"]
 
 
 def create(name: str, in_shape: tuple[int, ...], **options: Any) -> nn.Module:

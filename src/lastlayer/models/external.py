@@ -10,11 +10,16 @@ A batch of two zeros is then passed through: the output must be (2, num_features
 
 import importlib
 import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+
+from lastlayer._words import nearest
 
 
 def from_factory(path: str, in_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:
@@ -29,24 +34,62 @@ def from_factory(path: str, in_shape: tuple[int, ...], options: dict[str, Any]) 
         options: keyword arguments of the factory.
 
     Raises:
-        ValueError: the module or the name is not there, the result is no nn.Module, or no features are found.
+        ValueError: the module or the name is not there, the factory fails, the result is no nn.Module, or no features
+            are found.
+    """
+    factory = find_factory(path)
+    if "in_shape" in inspect.signature(factory).parameters:
+        options = {"in_shape": in_shape, **options}
+    try:
+        model = factory(**options)
+    except Exception as error:  # it is the user's code: anything can come out
+        raise ValueError(f"model {path!r}: its factory raised {type(error).__name__}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model {path!r}: the factory returned {type(model).__name__}, not a nn.Module")
+    return as_backbone(model, in_shape)
+
+
+def find_factory(path: str) -> Callable[..., Any]:
+    """The callable named by "package.module:factory", from PYTHONPATH or the working folder.
+
+    Raises:
+        ValueError: the module cannot be imported, or has no such callable.
     """
     module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise ValueError(f"model {path!r} must have the form package.module:factory, timm:NAME or hf:NAME")
+    here = str(Path.cwd())
+    if here not in sys.path:  # a command, unlike python itself, does not look there
+        sys.path.append(here)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"model {path!r}: module {error.name!r} cannot be imported; is its folder on PYTHONPATH?"
+            f"model {path!r}: module {error.name!r} cannot be imported; it was looked for on PYTHONPATH and in {here}"
         ) from error
+    except Exception as error:
+        raise ValueError(f"model {path!r}: importing {module_name} raised {type(error).__name__}: {error}") from error
     factory = getattr(module, name, None)
     if not callable(factory):
-        raise ValueError(f"model {path!r}: module {module_name!r} has no callable {name!r}")
-    if "in_shape" in inspect.signature(factory).parameters:
-        options = {"in_shape": in_shape, **options}
-    model = factory(**options)
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model {path!r}: the factory returned {type(model).__name__}, not a nn.Module")
-    return as_backbone(model, in_shape)
+        known = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
+        raise ValueError(f"model {path!r}: module {module_name!r} has no callable {name!r}{nearest(name, known)}")
+    return cast(Callable[..., Any], factory)
+
+
+def check_external(name: str) -> None:
+    """Whether a model from elsewhere can be had, without building it.
+
+    Raises:
+        ValueError: there is no such factory.
+        ImportError: timm or transformers is missing; the message names the extra.
+    """
+    source, _, rest = name.partition(":")
+    if source in ("timm", "hf"):
+        if not rest:
+            raise ValueError(f"model {name!r} must name a model of {source}, as in timm:resnet18")
+        _import({"timm": "timm", "hf": "transformers"}[source], name, source)
+    else:
+        find_factory(name)
 
 
 def from_timm(name: str, in_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:

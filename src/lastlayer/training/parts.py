@@ -96,6 +96,7 @@ def _check_head(head: HeadChoice) -> None:
 
 def _check_model(trial: Trial) -> None:
     if ":" in trial.model.name:
+        models.check_external(trial.model.name)
         return
     known = models.describe(trial.model.name).options
     for option in trial.model.options:
@@ -115,6 +116,8 @@ def _check_data(choice: DataChoice, root: str | Path | None) -> None:
 def load_data(choice: DataChoice, root: str | Path | None = None) -> data.Dataset:
     """Read the samples of a trial, chosen in the order: classes, subset, open set, long tail, hold-out."""
     dataset = data.load(choice.name, root, **choice.options)
+    if dataset.num_classes < 2:
+        raise ValueError(f"{choice.name} has one class, {dataset.class_names[0]}: a classifier needs two or more")
     if choice.classes is not None or choice.train is not None:
         dataset = data.subset(dataset, choice.train, classes=choice.classes, seed=choice.seed)
     if choice.unknown is not None or choice.unknown_from is not None or choice.arpl:
@@ -126,6 +129,17 @@ def load_data(choice: DataChoice, root: str | Path | None = None) -> data.Datase
     if choice.holdout:
         dataset = data.hold_out(dataset, choice.holdout, choice.seed)
     return dataset
+
+
+def check_inputs(trial: Trial, dataset: data.Dataset) -> None:
+    """ValueError where a trial would change its data in a way that only images can be changed."""
+    if len(dataset.in_shape) == 3:
+        return
+    for name in ("crop", "flip", "rotation", "cutmix"):
+        if getattr(trial.augmentation, name):
+            raise ValueError(
+                f"augmentation.{name} is for images; inputs of {dataset.name} have shape {dataset.in_shape}"
+            )
 
 
 def make_network(trial: Trial, dataset: data.Dataset) -> Network:

@@ -14,7 +14,7 @@ from lastlayer.models import create
 from lastlayer.runs import RunFolder
 from lastlayer.training.loop import objective
 from lastlayer.training.network import HEAD_CLASSES, Network
-from lastlayer.training.parts import make_loss
+from lastlayer.training.parts import check_inputs, make_loss
 from lastlayer.training.trial import Trial
 
 _SOME_WIDTH = 64  # of a model from elsewhere, which may have to be fetched before it can say
@@ -30,10 +30,14 @@ def rehearse(trial: Trial, dataset: Dataset) -> None:
     Raises:
         ValueError: naming the part and its options, for what only building or calling it brings to light.
     """
+    check_inputs(trial, dataset)
     with torch.random.fork_rng(devices=[]):
         width = max(_SOME_WIDTH, dataset.num_classes)
-        if ":" not in trial.model.name:
-            with _part("model", trial.model.name, trial.model.options), torch.device("meta"):
+        source, elsewhere, _ = trial.model.name.partition(":")
+        if source not in ("timm", "hf"):
+            # a user's factory may do what tensors without content cannot
+            place = torch.device("cpu" if elsewhere else "meta")
+            with _part("model", trial.model.name, trial.model.options), place:
                 width = int(create(trial.model.name, dataset.in_shape, **trial.model.options).num_features)  # type: ignore[arg-type]
         with _part("head", trial.head.name, trial.head.options):
             head = HEAD_CLASSES[trial.head.name](width, dataset.num_classes, **trial.head.options)
