@@ -41,6 +41,14 @@ def test_no_run_is_dropped(tmp_path):
     assert "nothing to compare it with" in verdict(summary)[0]
 
 
+def test_runs_that_failed_alike_are_said_together(tmp_path):
+    for seed in range(3):
+        factory.failed(tmp_path, trial("sln", seed), "broke" if seed < 2 else "burnt")
+    factory.failed(tmp_path, trial("ce"), "broke")
+    told = {(label, seeds) for _, label, seeds, reason in summarise(load(tmp_path)).problems_by_reason()}
+    assert told == {("ce", "seed 0"), ("sln", "seeds 0, 1"), ("sln", "seed 2")}
+
+
 def test_nothing_is_done(tmp_path):
     factory.failed(tmp_path, trial())
     summary = summarise(load(tmp_path))

@@ -18,8 +18,8 @@ Split = Literal["test", "train", "best", "validation", "run"]
 SPLITS: dict[Split, str] = {
     "test": "test",
     "train": "train",
-    "best": "test, at the epoch best in validation",
-    "validation": "validation, at its best epoch",
+    "best": "test at best validation",
+    "validation": "validation",
     "run": "whole run",
 }
 Standing = Literal["winner", "best", "within", "behind", "unknown"]

@@ -86,6 +86,23 @@ class Summary:
         found = [column for name in names if (column := self.column(split, name)) is not None]
         return sorted(found, key=lambda column: (column.measure.name != "accuracy", not column.differs))
 
+    def problems_by_reason(self) -> list[tuple[str, str, str, str]]:
+        """Status, label, seeds in words and reason of all runs not done, those alike but for the seed as one."""
+        alike: dict[tuple[str, str, str], list[int]] = {}
+        for run in self.problems:
+            seeds = alike.setdefault((run.status, self.label_of(run), run.problem), [])
+            if run.seed is not None:
+                seeds.append(run.seed)
+        return [
+            (
+                status,
+                label,
+                f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds)))}" if seeds else "",
+                reason,
+            )
+            for (status, label, reason), seeds in alike.items()
+        ]
+
     def label_of(self, run: Run) -> str:
         """The label of the group that a run belongs to."""
         return next((group.label for group in self.groups if run in group.runs), "unknown")

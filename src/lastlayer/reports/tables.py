@@ -114,9 +114,9 @@ def problems(summary: Summary) -> str:
     if not summary.problems and not summary.notes:
         return ""
     items = "".join(
-        f'<li><span class="status">{run.status}</span> <b>{escape(summary.label_of(run))}</b>'
-        f"{'' if run.seed is None else f', seed {run.seed}'}<br><span>{escape(run.problem)}</span></li>"
-        for run in summary.problems
+        f'<li><span class="status">{status}</span> <b>{escape(label)}</b>{f", {seeds}" * bool(seeds)}'
+        f"<br><span>{escape(reason)}</span></li>"
+        for status, label, seeds, reason in summary.problems_by_reason()
     )
     count = len(summary.problems)
     head = f"<h2>{count} run{'s' * (count != 1)} not in the results</h2><ul>{items}</ul>" if count else ""

@@ -70,9 +70,8 @@ def print_problems(summary: Summary, *, console: Console | None = None) -> None:
         total = sum(len(group.runs) for group in summary.groups)
         missing = f"{len(summary.problems)} of {max(total, len(summary.problems))} runs are not in the table:"
         console.print(f"\n{missing}", style="bold yellow", highlight=False)
-    for run in summary.problems:
-        seed = "" if run.seed is None else f" seed {run.seed}"
-        console.print(Text(f"  {run.status:<11} {summary.label_of(run)}{seed}: {run.problem}"), soft_wrap=True)
+    for status, label, seeds, reason in summary.problems_by_reason():
+        console.print(Text(f"  {status:<11} {label}{f' {seeds}' * bool(seeds)}: {reason}"), soft_wrap=True)
     for note in summary.notes:
         console.print(Text(note, style="dim"), soft_wrap=True)
 
