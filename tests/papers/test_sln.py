@@ -125,8 +125,9 @@ def test_dynamics_of_fixed_weights_know_their_directions() -> None:
 
 
 def test_seeds_move_as_one_cloud_or_alone() -> None:
-    settings = {"trained": False, "points": 10, "steps": 50, "snapshots": 2}
-    together, alone = toy("SLN", 0.5, [0, 1], **settings), toy("SLN", 0.5, [1], **settings)
+    together, alone = (
+        toy("SLN", 0.5, seeds, trained=False, points=10, steps=50, snapshots=2) for seeds in ([0, 1], [1])
+    )
     torch.testing.assert_close(together[1].points, alone[0].points)
     torch.testing.assert_close(together[1].ratio, alone[0].ratio)
 
