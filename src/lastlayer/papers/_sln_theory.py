@@ -113,7 +113,7 @@ def toy(
             for start in starts
         ]
     whole = simulate(made, torch.cat(starts), target.repeat(len(seeds)), weight, bias, steps=steps, snapshots=snapshots)
-    parts = whole.points.unflatten(1, (len(seeds), points)).unbind(1)  # (T, N, 2) each
+    parts = whole.points.reshape(-1, len(seeds), points, 2).unbind(1)  # (T, N, 2) each
     return [dataclasses.replace(whole, points=part, target=target) for part in parts]
 
 
