@@ -22,7 +22,7 @@ from lastlayer.training.logging import Logger, make_logger
 from lastlayer.training.machine import describe_machine
 from lastlayer.training.network import Network
 from lastlayer.training.optimise import make_optimiser, rate_factor
-from lastlayer.training.parts import load_data, make_loss, make_network
+from lastlayer.training.parts import check_inputs, load_data, make_loss, make_network
 from lastlayer.training.ranks import Ranks
 from lastlayer.training.trial import Trial
 
@@ -90,6 +90,7 @@ class Training:
         teacher: Network | None = None,
         ranks: Ranks | None = None,
     ) -> None:
+        check_inputs(trial, dataset)
         self.trial = trial
         self.ranks = ranks
         self.device = torch.device(device)
@@ -128,7 +129,10 @@ class Training:
         self.total = torch.zeros((), device=self.device)  # of the losses of this epoch
         self.correct = torch.zeros((), dtype=torch.int64, device=self.device)
         self.first_bad = torch.zeros((), dtype=torch.int64, device=self.device)
-        self._draws = any(isinstance(m, nn.modules.dropout._DropoutNd) for m in self.network.modules())
+        # of a model from elsewhere nobody knows what it draws
+        self._draws = ":" in trial.model.name or any(
+            isinstance(m, nn.modules.dropout._DropoutNd) for m in self.network.modules()
+        )
         # a runner may put something faster in the place of these two
         self.objective: Callable[..., tuple[Tensor, Tensor]] = objective
         self.run_step: Callable[[], None] = self.step
@@ -161,7 +165,7 @@ class Training:
         """Train for one epoch, yielding after each step.
 
         Raises:
-            DivergedError: when the loss is no longer finite.
+            DivergedError: when the loss, or a parameter after the last step, is no longer finite.
         """
         self.network.train()
         if self.ranks is not None:  # the same order on every rank, now and after a resume
@@ -189,7 +193,9 @@ class Training:
             self.correct.copy_(self.ranks.mean(self.correct.double()) * self.ranks.count)
         bad = int(self.first_bad)
         if bad < self.steps:
-            raise self._diverged(bad)
+            raise self.diverged(bad, "the loss is not finite")
+        if not all(torch.stack([p.isfinite().all() for p in self.network.parameters()]).tolist()):
+            raise self.diverged(step, "the parameters are not finite after the update")
         self.epoch += 1
         self.last = {
             "loss": float(self.total) / self.steps_per_epoch,
@@ -275,7 +281,8 @@ class Training:
             yield
             self.dropout_state = torch.get_rng_state()
 
-    def _diverged(self, step: int) -> DivergedError:
+    def diverged(self, step: int, what: str) -> DivergedError:
+        """The error to raise, with what is known about it."""
         rate = float(self.rates[step])
         broken = [name for name, p in self.network.named_parameters() if not bool(p.isfinite().all())]
         details = {
@@ -286,7 +293,7 @@ class Training:
             "parameters_not_finite": broken[:10],
         }
         return DivergedError(
-            f"the loss is not finite at step {step} (epoch {details['epoch']}, learning rate {rate:.3g}, loss of the "
+            f"{what} at step {step} (epoch {details['epoch']}, learning rate {rate:.3g}, loss of the "
             f"epoch before {self.last.get('loss', 'none')}): try a smaller learning rate or gradient clipping",
             details,
         )
@@ -332,9 +339,8 @@ def fit(
     Raises:
         DivergedError: when the loss becomes NaN; the run is then failed and keeps its last checkpoint.
     """
-    trial = trial.resolved()
+    trial = trial.resolved(data_root)
     folder = RunFolder(run) if isinstance(run, str | Path) else run
-    runs = None if folder is None else folder.path.parent
     state = None
     if ranks is not None:  # read by all before the first begins to write
         state = None if folder is None else folder.load_checkpoint(device)
@@ -342,22 +348,38 @@ def fit(
         folder = folder if ranks.rank == 0 else None
     with contextlib.nullcontext() if folder is None else folder.locked():
         if folder is not None and folder.status == "done":
-            return folder.result()
+            result = folder.result()
+            if result["trial"] != trial.to_dict():
+                raise ValueError(f"{folder.path} holds another trial: choose another folder")
+            return result
         if folder is not None:
             folder.start(trial.to_dict())
         try:
             with make_logger(tensorboard, trial) as log:
                 given = load_data(trial.data, data_root) if dataset is None else dataset
-                training = Training(trial, given, device, _load_teacher(trial, runs), ranks)
-                return (yield from _fit(training, folder, log, prepare, state))
-        except DivergedError as error:
-            if folder is not None:
-                folder.fail({"error": str(error), **error.details})
-            raise
+                with _same_threads():
+                    return (yield from _fit(trial, folder, torch.device(device), given, log, prepare, ranks, state))
         except Exception as error:
             if folder is not None:
-                folder.fail({"error": f"{type(error).__name__}: {error}"})
+                with contextlib.suppress(OSError):  # on a full disk the reason itself is what the caller must hear
+                    folder.fail(_reason(error))
             raise
+
+
+@contextlib.contextmanager
+def _same_threads() -> Iterator[None]:
+    """A resumed trial goes on with as many threads as it began with; the next one gets its own number again."""
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _reason(error: Exception) -> dict[str, Any]:
+    if isinstance(error, DivergedError):
+        return {"error": str(error), **error.details}
+    return {"error": f"{type(error).__name__}: {error}"}
 
 
 def finish_fit(steps: Generator[Progress, None, dict[str, Any]]) -> dict[str, Any]:
@@ -381,24 +403,32 @@ def evaluation_epochs(epochs: int, evaluations: int) -> set[int]:
 
 
 def _fit(
-    training: Training,
+    trial: Trial,
     folder: RunFolder | None,
+    device: torch.device,
+    dataset: data.Dataset,
     log: Logger,
     prepare: Callable[[Training], None] | None,
+    ranks: Ranks | None,
     state: dict[str, Any] | None,
 ) -> Generator[Progress, None, dict[str, Any]]:
-    trial, dataset = training.trial, training.dataset
+    training = Training(trial, dataset, device, _load_teacher(trial), ranks)
     chosen = measuring.snapshot_samples(training.dataset.test, dataset.num_classes)
     history: list[dict[str, Any]] = []
     taken: list[dict[str, Tensor]] = []
     seconds = 0.0
     if state is None and folder is not None:
-        state = folder.load_checkpoint(training.device)
+        state = folder.load_checkpoint(device)
     if state is not None:
+        if state.get("checksums", dataset.checksums) != dict(dataset.checksums):
+            where = "the run" if folder is None else str(folder.path)
+            raise ValueError(f"{trial.data.name} has changed since {where} began: delete that folder to train anew")
         training.restore(state)
         history, taken, seconds = state["history"], state["snapshots"], state["seconds"]
-        if folder is not None:
-            folder.keep_metrics_before(training.epoch + 1)
+        if training.device.type == "cpu":  # sums split among another number of threads round otherwise
+            torch.set_num_threads(state.get("threads", torch.get_num_threads()))
+    if folder is not None:
+        folder.keep_metrics_before(0 if state is None else training.epoch + 1)
     if prepare is not None:
         prepare(training)
     wanted = evaluation_epochs(trial.schedule.epochs, trial.evaluations)
@@ -417,7 +447,14 @@ def _fit(
             folder.append_metrics(line)
             folder.save_checkpoint(
                 training.epoch,
-                {**training.state(), "history": history, "snapshots": taken, "seconds": line["seconds"]},
+                {
+                    **training.state(),
+                    "history": history,
+                    "snapshots": taken,
+                    "seconds": line["seconds"],
+                    "threads": torch.get_num_threads(),
+                    "checksums": dict(dataset.checksums),
+                },
             )
         if training.epoch == trial.schedule.epochs:
             break
@@ -429,6 +466,10 @@ def _measure(training: Training, chosen: Tensor) -> tuple[dict[str, float], dict
     network, loss, dataset = training.network, training.loss, training.dataset
     train = measuring.outputs(network, dataset.train)
     test = measuring.outputs(network, dataset.test)
+    for part, made in (("training", train), ("test", test)):
+        if not bool(made.logits.isfinite().all()):
+            what = f"the logits of the {part} samples are not finite in evaluation mode after the update"
+            raise training.diverged(max(training.epoch * training.steps_per_epoch - 1, 0), what)
     return (
         measuring.measure(network, loss, dataset, train, on_test=False),
         measuring.measure(network, loss, dataset, test, on_test=True),
@@ -487,11 +528,9 @@ def _finish(
     return result
 
 
-def _load_teacher(trial: Trial, runs: Path | None) -> Network | None:
-    """The teacher's network: a run's folder, or the name of a run beside this one's."""
+def _load_teacher(trial: Trial) -> Network | None:
     if trial.teacher is None:
         return None
     from lastlayer.training.load import load
 
-    beside = None if runs is None else runs / trial.teacher
-    return load(beside if beside is not None and beside.exists() else trial.teacher).network
+    return load(trial.teacher).network

@@ -1,0 +1,158 @@
+"""Runs that were cut, damaged or refused: nothing is lost, nothing is counted twice, and the bits are the same."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lastlayer.runs import RunFolder
+from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
+from lastlayer.training.loop import DivergedError, finish_fit, fit
+
+TRIAL = Trial(
+    data=DataChoice("digits", train=200),
+    model=ModelChoice("mlp", {"width": 8}),
+    schedule=Schedule(epochs=4),
+    evaluations=2,
+)
+
+
+def cut_after(trial: Trial, folder: Path, epochs: int) -> RunFolder:
+    """A run that stopped after some epochs, as a killed process leaves it."""
+    steps = fit(trial, folder)
+    while next(steps).epoch < epochs:
+        pass
+    steps.close()
+    return RunFolder(folder)
+
+
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def assert_same(one: Path, other: Path) -> None:
+    first, second = RunFolder(one), RunFolder(other)
+    weights = first.tensors("weights")
+    assert all(torch.equal(value, second.tensors("weights")[name]) for name, value in weights.items())
+    assert first.result()["measures"] == second.result()["measures"]
+    assert [line["epoch"] for line in second.metrics()] == [line["epoch"] for line in first.metrics()]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    finish_fit(fit(TRIAL, folder))
+    return folder
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_damaged_checkpoints_fall_back_to_the_same_bits(tmp_path: Path, whole: Path, damaged: int) -> None:
+    run = cut_after(TRIAL, tmp_path / "cut", 3)
+    checkpoints = sorted(run.path.glob("checkpoint-*"), reverse=True)
+    assert len(checkpoints) == 2
+    for path in checkpoints[:damaged]:
+        damage(path)
+    if damaged:
+        with pytest.warns(UserWarning, match="is damaged: SHA-256 expected"):
+            finish_fit(fit(TRIAL, run.path))
+    else:
+        finish_fit(fit(TRIAL, run.path))
+    assert_same(whole, run.path)
+
+
+def test_a_run_killed_before_its_first_checkpoint_counts_no_epoch_twice(tmp_path: Path, whole: Path) -> None:
+    run = RunFolder(tmp_path / "cut")
+    run.start(TRIAL.resolved().to_dict())
+    run.append_metrics({"epoch": 0})
+    finish_fit(fit(TRIAL, run.path))
+    assert_same(whole, run.path)
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = cut_after(TRIAL, tmp_path / "cut", 2)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="No space left on device"):
+            finish_fit(fit(TRIAL, run.path))
+    assert run.status == "interrupted"  # there was no room for a note of the failure either
+    finish_fit(fit(TRIAL, run.path))
+    assert_same(whole, run.path)
+
+
+def test_parameters_that_overflow_in_the_last_step_are_not_kept(tmp_path: Path) -> None:
+    trial = dataclasses.replace(
+        TRIAL, optimiser=Optimiser(lr=1e38, momentum=0.0, weight_decay=0.0), batch_size=200, loss=LossChoice("mse")
+    )
+    with pytest.raises(DivergedError, match=r"parameters are not finite after the update at step 0 \(epoch 0"):
+        finish_fit(fit(trial, tmp_path / "run"))
+    run = RunFolder(tmp_path / "run")
+    assert run.status == "failed"
+    assert run.failure()["parameters_not_finite"]
+    state = run.load_checkpoint()
+    assert state is not None
+    assert all(value.isfinite().all() for value in state["network"].values())
+
+
+def test_data_that_changed_under_a_run_is_refused(tmp_path: Path) -> None:
+    def write(seed: int) -> None:
+        points = np.random.default_rng(seed).normal(size=(60, 3))
+        np.savez(tmp_path / "points.npz", x=points, y=np.arange(60) % 3)
+
+    trial = dataclasses.replace(TRIAL, data=DataChoice(str(tmp_path / "points.npz")))
+    write(0)
+    run = cut_after(trial, tmp_path / "run", 2)
+    write(1)
+    with pytest.raises(ValueError, match=r"points\.npz has changed since .*run began"):
+        finish_fit(fit(trial, run.path))
+    write(0)
+    finish_fit(fit(trial, run.path))
+    assert run.status == "done"
+
+
+def test_the_folder_of_another_trial_is_refused(tmp_path: Path, whole: Path) -> None:
+    other = dataclasses.replace(TRIAL, seed=1)
+    with pytest.raises(ValueError, match="holds another trial"):
+        finish_fit(fit(other, whole))
+    run = cut_after(TRIAL, tmp_path / "cut", 1)
+    with pytest.raises(ValueError, match="holds another trial"):
+        finish_fit(fit(other, run.path))
+    assert run.status == "interrupted"
+    assert finish_fit(fit(TRIAL, whole)) == RunFolder(whole).result()
+
+
+def test_a_run_goes_on_with_as_many_threads_as_it_began_with(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        finish_fit(fit(TRIAL, tmp_path / "whole"))
+        cut_after(TRIAL, tmp_path / "cut", 2)
+        torch.set_num_threads(1)
+        finish_fit(fit(TRIAL, tmp_path / "cut"))
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+    assert RunFolder(tmp_path / "cut").result()["machine"]["threads"] == 2
+
+
+def test_one_class_is_no_classification(tmp_path: Path) -> None:
+    np.savez(tmp_path / "points.npz", x=np.ones((10, 3)), y=np.zeros(10, int))
+    with pytest.raises(ValueError, match=r"points\.npz has one class, 0: a classifier needs two or more"):
+        finish_fit(fit(dataclasses.replace(TRIAL, data=DataChoice(str(tmp_path / "points.npz")))))
+
+
+@pytest.mark.parametrize("name", ["crop", "flip", "rotation", "cutmix"])
+def test_what_only_images_can_undergo_is_refused_for_features(name: str) -> None:
+    trial = dataclasses.replace(TRIAL, data=DataChoice("wine")).with_settings(
+        {f"augmentation.{name}": True if name == "flip" else 1}
+    )
+    with pytest.raises(ValueError, match=rf"augmentation.{name} is for images; inputs of wine have shape \(13,\)"):
+        finish_fit(fit(trial))
