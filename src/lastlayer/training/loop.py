@@ -341,6 +341,7 @@ def fit(
     """
     trial = trial.resolved(data_root)
     folder = RunFolder(run) if isinstance(run, str | Path) else run
+    runs = None if folder is None else folder.path.parent
     state = None
     if ranks is not None:  # read by all before the first begins to write
         state = None if folder is None else folder.load_checkpoint(device)
@@ -357,8 +358,9 @@ def fit(
         try:
             with make_logger(tensorboard, trial) as log:
                 given = load_data(trial.data, data_root) if dataset is None else dataset
+                training = Training(trial, given, device, _load_teacher(trial, runs), ranks)
                 with _same_threads():
-                    return (yield from _fit(trial, folder, torch.device(device), given, log, prepare, ranks, state))
+                    return (yield from _fit(training, folder, log, prepare, state))
         except Exception as error:
             if folder is not None:
                 with contextlib.suppress(OSError):  # on a full disk the reason itself is what the caller must hear
@@ -403,22 +405,19 @@ def evaluation_epochs(epochs: int, evaluations: int) -> set[int]:
 
 
 def _fit(
-    trial: Trial,
+    training: Training,
     folder: RunFolder | None,
-    device: torch.device,
-    dataset: data.Dataset,
     log: Logger,
     prepare: Callable[[Training], None] | None,
-    ranks: Ranks | None,
     state: dict[str, Any] | None,
 ) -> Generator[Progress, None, dict[str, Any]]:
-    training = Training(trial, dataset, device, _load_teacher(trial), ranks)
+    trial, dataset = training.trial, training.dataset
     chosen = measuring.snapshot_samples(training.dataset.test, dataset.num_classes)
     history: list[dict[str, Any]] = []
     taken: list[dict[str, Tensor]] = []
     seconds = 0.0
     if state is None and folder is not None:
-        state = folder.load_checkpoint(device)
+        state = folder.load_checkpoint(training.device)
     if state is not None:
         if state.get("checksums", dataset.checksums) != dict(dataset.checksums):
             where = "the run" if folder is None else str(folder.path)
@@ -528,9 +527,11 @@ def _finish(
     return result
 
 
-def _load_teacher(trial: Trial) -> Network | None:
+def _load_teacher(trial: Trial, runs: Path | None) -> Network | None:
+    """The teacher's network: a run's folder, or the name of a run beside this one's."""
     if trial.teacher is None:
         return None
     from lastlayer.training.load import load
 
-    return load(trial.teacher).network
+    beside = None if runs is None else runs / trial.teacher
+    return load(beside if beside is not None and beside.exists() else trial.teacher).network
