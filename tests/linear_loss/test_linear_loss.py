@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from lastlayer import heads, losses
-from lastlayer.linear_loss import Plan, _batch, _compiled, _margins, _rows, linear_loss
+from lastlayer.linear_loss import Plan, _batch, _compiled, _rows, linear_loss
 from lastlayer.linear_loss import plan as linear_loss_plan
 from tests.linear_loss.cases import (
     BATCH,
@@ -363,7 +363,7 @@ def test_learnable_numbers_of_the_loss(plan: Plan) -> None:
 def compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_compiled, "BACKEND", "aot_eager")
     monkeypatch.setattr(_compiled, "_compiled", {})
-    for part in (_rows, _batch, _margins):
+    for part in (_rows, _batch):
         monkeypatch.setattr(part, "pays", lambda tensor: True)
 
 
@@ -396,7 +396,7 @@ def test_a_mixed_pair_of_another_number_is_not_compiled_again() -> None:
 
 
 @pytest.mark.usefixtures("compiles")
-@pytest.mark.parametrize("name", ["ce", "batch-ce", "max-margin"])
+@pytest.mark.parametrize("name", ["ce", "batch-ce"])
 def test_where_compiling_fails_eager_code_goes_on_and_says_so_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any, **__: Any) -> Any:
         def call(*_: Any) -> None:

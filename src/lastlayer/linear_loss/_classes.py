@@ -15,9 +15,8 @@ from torch import Tensor
 
 from lastlayer.linear_loss._function import Gradients, Layer, refuse_second_derivatives
 from lastlayer.linear_loss._products import in_full_precision, logits_of, narrow, wide
-from lastlayer.linear_loss._rows import chunks
 from lastlayer.linear_loss._shards import Shard
-from lastlayer.linear_loss._target import Batch
+from lastlayer.linear_loss._target import Batch, chunks
 from lastlayer.losses import ArcMarginLoss, LargeMarginLoss, Loss, default_tau
 from lastlayer.losses._classes import softplus
 from lastlayer.losses._target import Labels

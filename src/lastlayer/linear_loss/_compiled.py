@@ -6,6 +6,8 @@ dtype, is computed in float32 inside, and is read and written about once. A CPU 
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +34,20 @@ _compiled: dict[Any, RowFunction | None] = {}  # None where it failed
 def pays(tensor: Tensor) -> bool:
     """Whether compiled code is faster on the tensor's device."""
     return tensor.is_cuda
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def kernels(tensor: Tensor) -> Any:
+    """The module of Triton kernels, where they run on such a tensor; else None."""
+    if not pays(tensor) or tensor.dtype is torch.float64 or not _has_triton():
+        return None
+    from lastlayer.linear_loss import _kernels
+
+    return _kernels
 
 
 def losses_and_gradient(loss: Loss) -> RowFunction | None:

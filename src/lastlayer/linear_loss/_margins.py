@@ -7,15 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lastlayer.linear_loss._compiled import CompilationError, compiled, pays
+from lastlayer.linear_loss._compiled import kernels
 from lastlayer.linear_loss._function import Gradients, Layer
 from lastlayer.linear_loss._picked import add_entries
-from lastlayer.linear_loss._products import input_gradient, logits_of
-from lastlayer.linear_loss._rows import chunks, logits_buffer, logits_into
-from lastlayer.linear_loss._target import Batch
+from lastlayer.linear_loss._products import add_product, input_gradient, logits_of
+from lastlayer.linear_loss._rows import logits_buffer, logits_into
+from lastlayer.linear_loss._target import Batch, chunks
 from lastlayer.losses import Loss
 from lastlayer.losses._classes import AtLabel
 from lastlayer.losses._module import at_least_float32
+
+FEW_TIES = 8  # a row, up to which they are gathered and scattered one by one
 
 
 class Margins:
@@ -33,15 +35,16 @@ class Margins:
         N = layer.features.shape[0]
         found: list[list[tuple[Tensor, ...]]] = [[] for _ in self.batch.labels]
         buffer = logits_buffer(layer, min(self.size, N))
-        fast = compiled("best false logit", best_false) if pays(layer.features) and N else None
+        found_kernels = kernels(layer.features)
         for low, high in chunks(N, self.size):
             z = logits_into(buffer[: high - low], layer, low, high)
             for parts, labels in zip(found, self.batch.labels, strict=True):
                 index = labels.index[low:high]
-                try:
-                    parts.append((fast or best_false)(z, index))
-                except CompilationError:
-                    fast = None
+                if found_kernels is not None:
+                    values, classes, ties = found_kernels.best(z, index.squeeze(1))
+                    true = at_least_float32(z.gather(1, index))
+                    parts.append((torch.cat([true, values.unsqueeze(1)], 1), classes, ties > 1))
+                else:
                     parts.append(best_false(z, index))
         kept = []
         value: Tensor | None = None
@@ -86,12 +89,23 @@ class Margins:
     def _share_among_ties(self, gradients: Gradients, layer: Layer, some: Tensor, index: Tensor, slope: Tensor) -> None:
         rows = layer.features[some]
         z = logits_of(rows, layer.weight, layer.bias).scatter_(1, index[some].unsqueeze(1), float("-inf"))
-        ties = (z == z.amax(1, keepdim=True)).to(z.dtype)
-        dz = ties * (slope[some].unsqueeze(1) / ties.sum(1, keepdim=True))
+        ties = z == z.amax(1, keepdim=True)
+        shares = slope[some] / ties.sum(1)  # (n,)
+        if (entries := ties.nonzero()).shape[0] <= FEW_TIES * max(1, some.numel()):
+            row, column = entries.unbind(1)
+            at, dz = some[row], shares[row].unsqueeze(1)
+            if gradients.features is not None:
+                gradients.features.index_add_(0, at, dz * layer.weight[column])
+            if gradients.weight is not None:
+                gradients.weight.index_add_(0, column, dz * layer.features[at])
+            if gradients.bias is not None:
+                gradients.bias.index_add_(0, column, dz.squeeze(1))
+            return
+        dz = ties * shares.unsqueeze(1)
         if gradients.features is not None:
             gradients.features.index_add_(0, some, input_gradient(dz, layer.weight).to(gradients.features.dtype))
         if gradients.weight is not None:
-            gradients.weight.addmm_(dz.T, rows.to(dz.dtype))
+            add_product(gradients.weight, dz, rows)
         if gradients.bias is not None:
             gradients.bias += dz.sum(0)
 

@@ -7,26 +7,21 @@ samples that makes the weight's gradient; the logits are then computed again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from lastlayer.linear_loss._compiled import CompilationError, losses_and_gradient, pays, tensors_of
+from lastlayer.linear_loss._compiled import CompilationError, kernels, losses_and_gradient, pays, tensors_of
 from lastlayer.linear_loss._function import Gradients, Layer
 from lastlayer.linear_loss._products import logits_of, wide
+from lastlayer.linear_loss._row_kernels import RowKernels
 from lastlayer.linear_loss._sums import RowGradients
-from lastlayer.linear_loss._target import Batch, rows_of
+from lastlayer.linear_loss._target import Batch, chunks, rows_of
 from lastlayer.losses import LargeMarginLoss, Loss, Target
 
 T = TypeVar("T")
-
-
-def chunks(count: int, size: int) -> Iterator[tuple[int, int]]:
-    """(low, high) of every chunk; of nothing, one empty chunk, so that the loss still sees its arguments."""
-    for low in range(0, max(count, 1), size):
-        yield low, min(low + size, count)
 
 
 class Once(Generic[T]):
@@ -43,7 +38,8 @@ class Once(Generic[T]):
 class RowChunks:
     """Any per-sample loss, by its own function on a chunk's logits."""
 
-    def __init__(self, loss: Loss, batch: Batch, rows: int, more: list[Tensor]) -> None:
+    def __init__(self, name: str, loss: Loss, batch: Batch, rows: int, more: list[Tensor]) -> None:
+        self.name = name
         self.loss, self.batch, self.size, self.more = loss, batch, rows, more
         self.from_features = isinstance(loss, LargeMarginLoss)
 
@@ -68,19 +64,14 @@ class RowChunks:
     def _chunks(self, layer: Layer, gradients: RowGradients | None, upstream: Tensor | None) -> Tensor:
         """One loss a sample; its gradient, times the upstream number of each sample, goes into the gradients."""
         N = layer.features.shape[0]
-        fast = None
-        if gradients is not None and N and pays(layer.features) and not self.from_features and not self.more:
-            fast = losses_and_gradient(self.loss)
-        if fast is not None:
-            buffer = logits_buffer(layer, min(self.size, N))
-            target, tensors = on_device(self.batch.target, layer.features.device), tensors_of(self.loss)
+        fast = self._fast(layer) if gradients is not None else None
+        buffer = None if fast is None else logits_buffer(layer, min(self.size, N))
         values = []
         for low, high in chunks(N, self.size):
-            if fast is not None and gradients is not None:
+            if fast is not None and gradients is not None and buffer is not None:
                 z = logits_into(buffer[: high - low], layer, low, high)
-                ones = z.new_ones(high - low, dtype=wide(z.dtype)) if upstream is None else upstream[low:high]
                 try:
-                    values.append(fast(z, rows_of(target, low, high), ones, cut(tensors, low, high, N)))
+                    values.append(fast(z, low, high, None if upstream is None else upstream[low:high]))
                 except CompilationError:
                     fast = None
                 else:
@@ -88,6 +79,26 @@ class RowChunks:
                     continue
             values.append(self._chunk(layer, low, high, gradients, upstream))
         return torch.cat(values)
+
+    def _fast(self, layer: Layer) -> Callable[[Tensor, int, int, Tensor | None], Tensor] | None:
+        """What gives a chunk's losses and puts the gradient in the place of its logits, where there is such a thing."""
+        N, K = layer.features.shape[0], layer.weight.shape[0]
+        if N == 0 or self.from_features or self.more or not pays(layer.features):
+            return None
+        found = kernels(layer.features)
+        if found is not None and RowKernels.take(self.name, self.loss, self.batch):
+            return RowKernels(found, self.name, self.loss, self.batch, K)
+        function = losses_and_gradient(self.loss)
+        if function is None:
+            return None
+        target, tensors = on_device(self.batch.target, layer.features.device), tensors_of(self.loss)
+
+        def call(z: Tensor, low: int, high: int, upstream: Tensor | None) -> Tensor:
+            ones = z.new_ones(high - low, dtype=wide(z.dtype)) if upstream is None else upstream
+            values: Tensor = function(z, rows_of(target, low, high), ones, cut(tensors, low, high, N))
+            return values
+
+        return call
 
     def _chunk(
         self, layer: Layer, low: int, high: int, gradients: RowGradients | None, upstream: Tensor | None

@@ -8,8 +8,7 @@ from torch import Tensor
 from lastlayer.linear_loss._function import Gradients, Layer, fused
 from lastlayer.linear_loss._picked import Picked
 from lastlayer.linear_loss._products import add_product, narrow, put_product, wide
-from lastlayer.linear_loss._rows import chunks
-from lastlayer.linear_loss._target import Batch
+from lastlayer.linear_loss._target import Batch, chunks
 
 
 class SquaredNorms:

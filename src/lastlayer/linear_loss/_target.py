@@ -72,6 +72,12 @@ class Batch:
         return self.probabilities[:, low:high].to(dtype)
 
 
+def chunks(count: int, size: int) -> Iterator[tuple[int, int]]:
+    """(low, high) of every chunk; of nothing, one empty chunk, so that the loss still sees its arguments."""
+    for low in range(0, max(count, 1), size):
+        yield low, min(low + size, count)
+
+
 def rows_of(target: Target, low: int, high: int) -> Target:
     """The target of some samples."""
     if not isinstance(target, tuple):

@@ -1,0 +1,160 @@
+"""The Triton kernels, by Triton's interpreter where there is no GPU, against float64 on the whole logits."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+pytest.importorskip("triton")
+
+from lastlayer import losses
+from lastlayer.linear_loss import Plan, _compiled, _kernels, _rows, _sums, linear_loss
+from tests.linear_loss.cases import assert_same, dense, gradients, layer, make, target
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+N, D, K = 11, 5, 37
+WEIGHT = torch.linspace(0.2, 2.0, K)
+ROWS = Plan("rows", "test", rows=4)
+
+
+@pytest.fixture(autouse=True)
+def on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels on a CPU too, in blocks smaller than a row."""
+    monkeypatch.setattr(_kernels, "BLOCK", 16)
+    monkeypatch.setattr(_compiled, "pays", lambda tensor: True)
+    monkeypatch.setattr(_rows, "pays", lambda tensor: True)
+
+
+def single(parts: list[Any]) -> list[Any]:
+    return [None if p is None else p.detach().float().to(DEVICE).requires_grad_() for p in parts]
+
+
+MODULES: dict[str, Callable[..., losses.Loss]] = {
+    "ce": lambda **common: losses.CrossEntropyLoss(K, **common),
+    "ce, temperature": lambda **common: losses.CrossEntropyLoss(K, temperature=0.4, **common),
+    "ls": lambda **common: losses.CrossEntropyLoss(K, temperature=0.7, label_smoothing=0.2, **common),
+    "sln": lambda **common: losses.SoftLogitNormLoss(K, **common),
+    "sln, gamma": lambda **common: losses.SoftLogitNormLoss(K, gamma=0.3, tau=0.5, **common),
+    **{name: lambda name=name, **common: make(name, K, **common) for name in
+       ["ln", "self-norm", "focal", "soft-margin", "logit-adjusted", "bce", "arc-margin", "max-margin"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_equal_dense(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_rows, "losses_and_gradient", lambda loss: pytest.fail("not by kernels"))
+    for reduction, weighted, biased in itertools.product(("mean", "none"), (False, True), (False, True)):
+        if weighted and name == "ls":
+            continue
+        common = {"reduction": reduction} | ({"weight": WEIGHT.double()} if weighted else {})
+        exact = layer(N, D, K)
+        if name == "arc-margin":
+            exact = [(p.detach() / 8).requires_grad_() for p in exact]
+        exact = [p if biased or p.dim() == 2 else None for p in exact]
+        labels = target("index", N, K, ignore=True)
+        expected = dense(MODULES[name](**common), exact, labels)
+        wanted = gradients(expected, exact)
+        parts = single(exact)
+        module = MODULES[name](**common).to(DEVICE)
+        value = linear_loss(parts[0], parts[1], labels.to(DEVICE), module, parts[2], plan=ROWS)
+        torch.testing.assert_close(value.double().cpu(), expected, rtol=1e-5, atol=1e-5)
+        found = gradients_on(value, parts)
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a.double().cpu(), b, rtol=1e-4, atol=2e-5)
+
+
+def gradients_on(value: torch.Tensor, parts: list[Any]) -> list[torch.Tensor]:
+    upstream = torch.linspace(-1.0, 2.0, value.numel()).reshape(value.shape) if value.dim() else torch.tensor(1.7)
+    return list(torch.autograd.grad(value, [p for p in parts if p is not None], upstream.to(value.device)))
+
+
+@pytest.mark.parametrize("kind", ["index", "pair", "probabilities"])
+def test_batch_cross_entropy(kind: str) -> None:
+    labels, exact = target(kind, N, K), layer(N, D, K)
+    expected = dense(make("batch-ce", K), exact, labels)
+    parts = single(exact)
+    on_device = tuple(p.to(DEVICE) if isinstance(p, torch.Tensor) else p for p in labels) if kind == "pair" else labels
+    value = linear_loss(*parts[:2], on_device if kind == "pair" else labels.to(DEVICE), "batch-ce", parts[2], plan=ROWS)
+    torch.testing.assert_close(value.double().cpu(), expected, rtol=1e-5, atol=1e-5)
+    for a, b in zip(gradients_on(value, parts), gradients(expected, exact), strict=True):
+        torch.testing.assert_close(a.double().cpu(), b, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["ce", "sln", "bce", "self-norm", "focal"])
+def test_one_class_and_confident_samples(name: str) -> None:
+    for exact, labels in (
+        ([p.detach() for p in layer(N, D, 1)[:2]], torch.zeros(N, dtype=torch.long)),
+        ([torch.eye(7).double(), 18 * torch.eye(7).double() - 9], torch.arange(7)),
+    ):
+        exact = [p.requires_grad_() for p in exact]
+        module = make(name, exact[1].shape[0])
+        expected = dense(module, [*exact, None], labels)
+        parts = single([*exact, None])
+        value = linear_loss(parts[0], parts[1], labels.to(DEVICE), module.to(DEVICE), plan=Plan("rows", "test", rows=3))
+        torch.testing.assert_close(value.double().cpu(), expected, rtol=1e-5, atol=5e-7)
+        for a, b in zip(gradients_on(value, parts), gradients(expected, exact), strict=True):
+            torch.testing.assert_close(a.double().cpu(), b * 1.0, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_ties_and_the_first_of_them(dtype: torch.dtype) -> None:
+    z = torch.randint(-2, 3, (9, K), generator=torch.Generator().manual_seed(0)).to(dtype).to(DEVICE)
+    label = torch.randint(K, (9,), generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    value, place, ties = _kernels.best(z, label)
+    false = z.double().scatter(1, label.unsqueeze(1), float("-inf"))
+    assert torch.equal(value.double(), false.amax(1))
+    assert torch.equal(place, false.argmax(1))
+    assert torch.equal(ties, (false == false.amax(1, keepdim=True)).sum(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_sum_lies_in_the_memory_of_the_gradient(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of dz^T h in float32, in blocks of two rows of the result, against float64; an odd number of classes."""
+    monkeypatch.setattr(_sums, "BLOCK", 2 * D)
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.empty(K, D, dtype=dtype, device=DEVICE)
+    chunks = [(torch.randn(4, K, generator=generator), torch.randn(4, D, generator=generator)) for _ in range(3)]
+    chunks = [(dz.to(dtype).to(DEVICE), h.to(dtype).to(DEVICE)) for dz, h in chunks]
+    total = _sums.WeightSum(weight)
+    for dz, h in chunks:
+        total.add(dz, h)
+    found = total.finish(torch.tensor(0.3, device=DEVICE))
+    assert found.dtype is dtype
+    wanted = 0.3 * sum(dz.double().T @ h.double() for dz, h in chunks)
+    torch.testing.assert_close(found.double(), wanted, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
+
+
+def test_float16_gradients_stay_finite() -> None:
+    z = torch.full((1, 3), 1.0, dtype=torch.float16, device=DEVICE)
+    numbers = [torch.tensor([v], device=DEVICE) for v in (0.0, 1e6, -1e6)]
+    _kernels.put_gradient(z, torch.tensor([0], device=DEVICE), *numbers)
+    assert z.isfinite().all()
+    assert z[0, 0] == torch.finfo(torch.float16).min
+    assert z[0, 1] == torch.finfo(torch.float16).max
+
+
+def test_a_graph_that_is_kept_is_asked_twice() -> None:
+    parts, labels = single(layer(N, D, K)), target("index", N, K).to(DEVICE)
+    for name in ("ce", "batch-ce"):
+        value = linear_loss(*parts[:2], labels, name, plan=ROWS)
+        first = torch.autograd.grad(value, parts[:2], retain_graph=True)
+        again = torch.autograd.grad(value, parts[:2], 2 * torch.ones_like(value))
+        for a, b in zip(first, again, strict=True):
+            torch.testing.assert_close(2 * a, b)
+
+
+def test_sln_of_a_zero_row() -> None:
+    parts, labels = single(layer(N, D, K)), target("index", N, K).to(DEVICE)
+    with torch.no_grad():
+        parts[0][2] = 0
+    module = losses.SoftLogitNormLoss(reduction="none")
+    value = linear_loss(*parts[:2], labels, module, plan=ROWS)
+    torch.testing.assert_close(value[2].cpu(), torch.tensor(float(K)).log())
+    assert_same(value.cpu(), dense(module, [*parts[:2], None], labels).cpu(), [*parts[:2], None], rtol=1e-4, atol=1e-5)
