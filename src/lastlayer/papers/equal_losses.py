@@ -1,1 +1,248 @@
-"""Claims of the paper."""
+"""Are all losses created equal: what decides its claims."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from lastlayer.geometry import equivalence
+from lastlayer.papers._claims import check
+from lastlayer.papers._equal_losses_figures import figure_heat_maps
+from lastlayer.papers._equal_losses_theory import curvature, focal_profile, minimisers, profiles, random_starts
+from lastlayer.papers._evidence import Verdict, above, all_of, bootstrap, exact, sign_test, welch
+from lastlayer.papers._observations import Observations, Row, Store
+from lastlayer.runners import Plan
+from lastlayer.runs import RunFolder
+from lastlayer.training.load import load
+from lastlayer.training.measuring import outputs
+from lastlayer.training.parts import load_data
+
+__all__ = ["curvature", "figure_heat_maps", "focal_profile", "minimisers", "profiles", "random_starts", "rotations"]
+
+LOSSES = ("CE", "FL", "LS", "MSE")
+LIMITS = {"nc1": 0.05, "nc2": 0.1, "nc3": 0.1}
+
+
+def rotations(done: Sequence[tuple[Mapping[str, str], int, RunFolder]], plan: Plan) -> list[Row]:
+    """How far the class means of each two runs are from equal up to rotation and scale, on their training samples.
+
+    Two losses are compared at each seed they share, two seeds for each loss; the label is "CE and FL", "CE and CE".
+    """
+    features, target, epochs = {}, None, 0
+    for labels, seed, folder in done:
+        loaded = load(folder)
+        made = outputs(loaded.network, load_data(loaded.trial.data, plan.data_root).train)
+        features[labels["loss"], seed], target = made.features, made.target
+        epochs = loaded.trial.schedule.epochs
+    rows = []
+    for (first, second), (a, b) in ((pair, (features[pair[0]], features[pair[1]])) for pair in _pairs(features)):
+        assert target is not None
+        residual = float(equivalence(a, b, target))
+        label = {"loss": f"{first[0]} and {second[0]}"}
+        # of two seeds of one loss, the pair has a number of its own
+        seed = first[1] if first[0] != second[0] else 1000 * first[1] + second[1]
+        rows.append(Row(label, seed, epochs, {"pair.equivalence": residual}))
+    return rows
+
+
+def _pairs(runs: Mapping[tuple[str, int], object]) -> list[tuple[tuple[str, int], tuple[str, int]]]:
+    """Runs that differ in the loss alone or in the seed alone."""
+    return [(a, b) for a, b in itertools.combinations(runs, 2) if (a[0] == b[0]) != (a[1] == b[1])]
+
+
+@check("001-01", "equal_losses.theorem1")
+def global_minimisers(store: Store) -> Verdict:
+    """The best start has the closed form's objective, frame and class means, for every loss, K and d."""
+    rows = [row.values for row in store.evidence("equal_losses.theorem1").final()]
+    gap, frame, means, bias, duality = (
+        max(row[f"computed.{name}"] for row in rows)
+        for name in ("gap", "frame_error", "mean_sum", "bias_spread", "self_duality_error")
+    )
+    detail = (
+        f"{len(rows)} problems: objective off by {gap:.1e}, W W' by {frame:.1e}, sum of means {means:.1e}, "
+        f"spread of the bias {bias:.1e}, W - sqrt(n) means {duality:.1e}"
+    )
+    return exact(gap < 1e-10 and frame < 1e-6 and means < 1e-6, detail)
+
+
+@check("001-02", "equal_losses.definition1")
+def contrastive_property(store: Store) -> Verdict:
+    """No logits below the bound, equality at equal false logits, one minimiser t* <= 0 at every c of the grid."""
+    rows = store.evidence("equal_losses.definition1").final()
+    broken, logits, several, positive, wrong = (
+        int(sum(row.values[f"computed.{name}"] for row in rows))
+        for name in ("violations", "logits", "several_minimisers", "positive_minimisers", "disagreements")
+    )
+    equal = max(row.values["computed.excess_at_equal"] for row in rows)
+    ties = [
+        f"K = {row.labels['classes']} at c = {row.values['computed.tie_at']:.6f}"
+        for row in rows
+        if "computed.tie_at" in row.values
+    ]
+    detail = (
+        f"{broken} violations of {logits}, off by {equal:.1e} at equal false logits; {several} c with several "
+        f"minimisers, {positive} with t* > 0; known exception of FL: {', '.join(ties) or 'none among these K'}"
+    )
+    return exact(broken + several + positive + wrong == 0 and equal < 1e-12, detail)
+
+
+@check("001-03", "equal_losses.theorem2")
+def benign_landscape(store: Store) -> Verdict:
+    """Every start of CE, LS and MSE ends at the global value; FL is counted."""
+    rows = store.evidence("equal_losses.theorem2").final()
+    convex = [row.values["computed.share"] for row in rows if row.labels["loss"] != "FL"]
+    focal = [
+        f"K = {row.labels['classes']}, c = {row.labels['c']}: {row.values['computed.share']:.0%}"
+        for row in rows
+        if row.labels["loss"] == "FL"
+    ]
+    detail = f"CE, LS, MSE: at least {min(convex):.0%} of the starts in {len(convex)} problems; FL {'; '.join(focal)}"
+    return exact(min(convex) == 1.0, detail)
+
+
+@check("001-04", "equal_losses.corollary2")
+def strict_saddles(store: Store) -> Verdict:
+    """Negative curvature at both saddles; focal loss convex in the logits from p = 0.2032 on."""
+    rows = store.evidence("equal_losses.corollary2").final()
+    saddles = [row.values for row in rows if "computed.curvature" in row.values]
+    highest = max(row["computed.curvature"] for row in saddles)
+    slope = max(row["computed.gradient"] for row in saddles)
+    lowest = min(row.values["computed.logit_curvature"] for row in rows if "computed.logit_curvature" in row.values)
+    detail = (
+        f"{len(saddles)} saddles with curvature at most {highest:.3g} and gradient at most {slope:.1e}; "
+        f"smallest eigenvalue in the logits {lowest:.1e}"
+    )
+    return exact(highest < -1e-8 and slope < 1e-6 and lowest >= -1e-12, detail)
+
+
+@check("001-05", "equal_losses.fig1")
+def all_collapse(store: Store) -> Verdict:
+    """NC1, NC2 and NC3 are small at the end and lower than when the last third began, under every loss."""
+    seen = store.evidence("equal_losses.fig1")
+    parts = []
+    for loss in LOSSES:
+        for name, limit in LIMITS.items():
+            curve = _mean_curve(seen, f"train.{name}", loss=loss)
+            last = max(curve)
+            before = min(epoch for epoch in curve if epoch >= 2 * last / 3)
+            falls = curve[last] < curve[before]
+            text = f"{loss} {name} {curve[last]:.3g}{'' if falls else ', not falling'}"
+            parts.append(exact(curve[last] < limit and falls, text))
+    return all_of(parts)
+
+
+@check("001-06", "equal_losses.fig1")
+def equal_up_to_rotation(store: Store) -> Verdict:
+    """Class means differ between losses by at most 1.5 times what they differ between seeds, on average."""
+    seen = store.evidence("equal_losses.fig1")
+    between = {pair: _mean(seen, f"{pair[0]} and {pair[1]}") for pair in itertools.combinations(LOSSES, 2)}
+    seeds = [_mean(seen, f"{loss} and {loss}") for loss in LOSSES]
+    ratio = (sum(between.values()) / len(between)) / (sum(seeds) / len(seeds))
+    worst = max(between, key=lambda pair: between[pair])
+    detail = (
+        f"residual between losses {sum(between.values()) / len(between):.3g}, between seeds "
+        f"{sum(seeds) / len(seeds):.3g}, ratio {ratio:.3g}; worst {' and '.join(worst)} {between[worst]:.3g}"
+    )
+    return exact(ratio <= 1.5, detail)
+
+
+@check("001-07", "equal_losses.fig3")
+def spread_shrinks(store: Store) -> Verdict:
+    """The range of test accuracy over losses, small and short minus large and long; bootstrap over seeds."""
+    seen = store.evidence("equal_losses.fig3")
+    groups = [
+        [100 * value for value in seen.values("best.accuracy", loss=loss, **corner).values()]
+        for corner in (_corner(seen, 0), _corner(seen, -1))
+        for loss in LOSSES
+    ]
+
+    def shrinks(*drawn: Sequence[float]) -> float:
+        means = [float(np.mean(group)) for group in drawn]
+        small, large = means[: len(LOSSES)], means[len(LOSSES) :]
+        return (max(small) - min(small)) - (max(large) - min(large))
+
+    low, high = bootstrap(shrinks, *groups)
+    difference = shrinks(*groups)
+    detail = f"the spread shrinks by {difference:.3g} points [{low:.3g}, {high:.3g}]"
+    if min(len(group) for group in groups) < 2:
+        return Verdict("inconclusive", f"{detail}; one seed has no spread", difference, (low, high))
+    outcome = exact(low > 0, detail).outcome if low > 0 or high < 0 else "inconclusive"
+    return Verdict(outcome, detail, difference, (low, high))
+
+
+@check("001-08", "equal_losses.fig4")
+def collapse_by_orders(store: Store) -> Verdict:
+    """NC1 of small and short is more than a hundred times that of large and long, for each loss."""
+    seen = store.evidence("equal_losses.fig4")
+    parts = []
+    for loss in LOSSES:
+        small, large = (
+            {seed: math.log10(value) for seed, value in seen.values("train.nc1", loss=loss, **corner).items()}
+            for corner in (_corner(seen, 0), _corner(seen, -1))
+        )
+        parts.append(above(welch(small, large), 2.0, f"{loss}, orders of magnitude"))
+    return all_of(parts)
+
+
+@check("001-09", "equal_losses.fig3")
+def wider_and_longer(store: Store) -> Verdict:
+    """Between the ends of both axes: wider at each length and longer at each width, for each loss."""
+    seen = store.evidence("equal_losses.fig3")
+    (narrow, *_, wide), (short, *_, long) = (_sorted(seen, axis) for axis in ("width", "epochs"))
+    differences = []
+    for loss in LOSSES:
+        at = {
+            (width, epochs): float(np.mean(list(_accuracy(seen, loss, width, epochs).values())))
+            for width in (narrow, wide)
+            for epochs in (short, long)
+        }
+        differences += [at[wide, epochs] - at[narrow, epochs] for epochs in (short, long)]
+        differences += [at[width, long] - at[width, short] for width in (narrow, wide)]
+    positive = sum(value > 0 for value in differences)
+    p = sign_test(differences)
+    detail = (
+        f"{positive} of {len(differences)} differences above 0, least {100 * min(differences):.2f} points; p {p:.2g}"
+    )
+    return exact(positive == len(differences) and p < 0.05, detail)
+
+
+@check("001-10", "equal_losses.fig5")
+def focal_is_slowest(store: Store) -> Verdict:
+    """NC1 is largest under FL at four fifths of the evaluations after the first third."""
+    seen = store.evidence("equal_losses.fig5")
+    parts = []
+    for dataset in seen.points("dataset"):
+        curves = {loss: _mean_curve(seen, "train.nc1", loss=loss, dataset=dataset) for loss in LOSSES}
+        focal = curves.pop("FL")
+        epochs = [epoch for epoch in focal if epoch > max(focal) / 3]
+        slowest = [focal[epoch] > max(curve[epoch] for curve in curves.values()) for epoch in epochs]
+        detail = f"{dataset}: FL largest at {sum(slowest)} of {len(slowest)} evaluations"
+        parts.append(exact(sum(slowest) >= 0.8 * len(slowest), detail))
+    return all_of(parts)
+
+
+def _accuracy(seen: Observations, loss: str, width: str, epochs: str) -> dict[int, float]:
+    return seen.values("best.accuracy", loss=loss, width=width, epochs=epochs)
+
+
+def _sorted(seen: Observations, axis: str) -> list[str]:
+    return sorted(seen.points(axis), key=float)
+
+
+def _corner(seen: Observations, end: int) -> dict[str, str]:
+    """The smallest (0) or largest (-1) width and length."""
+    return {axis: _sorted(seen, axis)[end] for axis in ("width", "epochs")}
+
+
+def _mean(seen: Observations, pair: str) -> float:
+    values = seen.values("pair.equivalence", loss=pair)
+    return sum(values.values()) / len(values)
+
+
+def _mean_curve(seen: Observations, measure: str, **labels: str) -> dict[int, float]:
+    """The mean over seeds by epoch."""
+    curves = [seen.curve(measure, row.seed, **labels) for row in seen.final(**labels)]
+    return {epoch: sum(curve[epoch] for curve in curves) / len(curves) for epoch in curves[0]}
