@@ -27,14 +27,12 @@ def make_optimiser(choice: Optimiser, network: Network, rate: Tensor) -> torch.o
             decays = choice.decay == "all" or id(parameter) in head
             groups.setdefault(choice.weight_decay if decays else 0.0, []).append(parameter)
     described = [{"params": members, "weight_decay": decay} for decay, members in groups.items()]
-    fused = rate.is_cuda  # the fused kernels alone read the rate on the device
-    lr = rate if fused else rate.item()
+    # fused: on a GPU it alone reads the rate on the device; on a CPU torch's default costs more than a small network
+    lr = rate if rate.is_cuda else rate.item()
     if choice.name == "sgd":
-        return torch.optim.SGD(
-            described, lr=lr, momentum=choice.momentum, nesterov=choice.nesterov, fused=fused or None
-        )
+        return torch.optim.SGD(described, lr=lr, momentum=choice.momentum, nesterov=choice.nesterov, fused=True)
     kind = torch.optim.Adam if choice.name == "adam" else torch.optim.AdamW
-    return kind(described, lr=lr, fused=fused or None, capturable=fused)
+    return kind(described, lr=lr, fused=True, capturable=rate.is_cuda)
 
 
 def rate_factor(schedule: Schedule, step: int, steps: int) -> float:
