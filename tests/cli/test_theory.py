@@ -36,6 +36,7 @@ def test_every_command_prints_tables_json_and_a_picture(command: str, tmp_path) 
     picture = tmp_path / "picture.html"
     result = run(command, *QUICK[command], "--plot", picture)
     assert "│" in result.stdout
+    assert "…" not in result.stdout  # nothing is cut in a terminal of 80 columns
     text = picture.read_text(encoding="utf-8")
     assert text.startswith("<!DOCTYPE html>")
     assert "Plotly.newPlot" in text

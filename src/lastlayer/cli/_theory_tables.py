@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import typer
 
@@ -22,7 +22,8 @@ def show(tables: dict[str, list[Row]], as_json: bool, titles: dict[str, str], ab
     for key, title in titles.items():
         table = Table(title=title, title_justify="left")
         for column in tables[key][0]:
-            table.add_column(column, justify="left" if isinstance(tables[key][0][column], str) else "right")
+            justify: Literal["left", "right"] = "left" if isinstance(tables[key][0][column], str) else "right"
+            table.add_column(column, justify=justify, overflow="fold")  # no digit is lost in a narrow terminal
         for row in tables[key]:
             table.add_row(*(_cell(value, absent) for value in row.values()))
         console.print(table)
