@@ -25,6 +25,14 @@ def test_every_command_has_help_that_begins_with_a_sentence(command):
     assert len(first.split()) >= 4
 
 
+def test_help_is_broken_where_the_terminal_ends_and_nowhere_else():
+    said = CliRunner().invoke(app, ["report", "--help"], env={"COLUMNS": "60"}).output
+    paragraph = said.split("Arguments")[0].strip().split("\n" + " " * 60 + "\n")[-2]
+    lines = [line.strip() for line in paragraph.splitlines() if line.strip()]
+    for line, following in zip(lines, lines[1:], strict=False):
+        assert len(line) + 1 + len(following.split()[0]) > 58, line
+
+
 def test_a_command_that_is_not_there():
     said = CliRunner().invoke(app, ["comprae"])
     assert said.exit_code == 2

@@ -1,6 +1,7 @@
 """The command line: `lastlayer COMMAND`. Each command has a file of its own and imports what it needs when it runs."""
 
 import functools
+import inspect
 import os
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -63,6 +64,17 @@ for _command in (compare, train, linear_probe, measure, reproduce, report, statu
     app.command()(_in_one_line(_command))
 app.add_typer(data, name="data")
 app.add_typer(theory, name="theory")
+
+
+def _unwrapped(text: str) -> str:
+    """A docstring whose paragraphs are lines: a terminal breaks them where it ends, not where the source does."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+for _group in (app, data, theory):
+    for _info in _group.registered_commands:
+        _info.help = _unwrapped(_info.callback.__doc__ or "") if _info.callback else None
 
 
 def main() -> None:

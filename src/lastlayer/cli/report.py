@@ -29,9 +29,9 @@ def report(
     csv: Annotated[Path | None, typer.Option(help="Write every value of every run to this file.")] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Show what finished runs came to: tables here, and one HTML page that opens anywhere without a network.
+    """Show what finished runs came to: a table here, and one HTML page that opens anywhere without a network.
 
-    Runs that differ only in their seed are one line, mean and standard deviation. Of a folder with comparison files in
+    Runs that differ only in their seed are one column, mean and standard deviation. Of a folder with comparison files in
     it the newest says which runs; runs that failed, were cut or are missing are always listed. Nothing is
     trained or changed.
     """
