@@ -6,6 +6,7 @@ Tests: tests/training/test_trial.py.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Mapping
@@ -17,6 +18,12 @@ Options = Mapping[str, Any]
 _TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}
 
 
+@functools.cache
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    """Types of the fields of a class; reading them takes longer than all else here."""
+    return get_type_hints(cls)
+
+
 def settle(part: Any, path: str = "") -> None:
     """Give every field of a frozen dataclass its own type: 1 becomes 1.0 where a float stands, or is refused.
 
@@ -25,7 +32,7 @@ def settle(part: Any, path: str = "") -> None:
     Raises:
         ValueError: for a value of another type; `path` is put before the field's name.
     """
-    for name, hint in get_type_hints(type(part)).items():
+    for name, hint in _hints(type(part)).items():
         object.__setattr__(part, name, _typed(hint, getattr(part, name), f"{path}{name}"))
 
 
@@ -37,7 +44,7 @@ def from_dict(cls: type[Any], content: Any, path: str = "") -> Any:
     """
     if not isinstance(content, Mapping):
         raise ValueError(f"{path.rstrip('.') or 'a trial'} must be a mapping of settings, got {content!r}")
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     for name in content:
         if name not in hints:
             raise ValueError(f"there is no setting {path}{name}{nearest(str(name), hints)}; known: {', '.join(hints)}")
