@@ -1,5 +1,7 @@
 """What every command shares: help, the version, one line for a mistake."""
 
+import itertools
+
 import pytest
 from typer.testing import CliRunner
 
@@ -29,7 +31,7 @@ def test_help_is_broken_where_the_terminal_ends_and_nowhere_else():
     said = CliRunner().invoke(app, ["report", "--help"], env={"COLUMNS": "60"}).output
     paragraph = said.split("Arguments")[0].strip().split("\n" + " " * 60 + "\n")[-2]
     lines = [line.strip() for line in paragraph.splitlines() if line.strip()]
-    for line, following in zip(lines, lines[1:], strict=False):
+    for line, following in itertools.pairwise(lines):
         assert len(line) + 1 + len(following.split()[0]) > 58, line
 
 

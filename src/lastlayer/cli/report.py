@@ -31,9 +31,9 @@ def report(
 ) -> None:
     """Show what finished runs came to: a table here, and one HTML page that opens anywhere without a network.
 
-    Runs that differ only in their seed are one column, mean and standard deviation. Of a folder with comparison files in
-    it the newest says which runs; runs that failed, were cut or are missing are always listed. Nothing is
-    trained or changed.
+    Runs that differ only in their seed are one column, mean and standard deviation. Of a folder with comparison files
+    in it the newest says which runs; runs that failed, were cut or are missing are always listed. Nothing is trained or
+    changed.
     """
     from rich.console import Console
 
