@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy
 import pytest
 from typer.testing import CliRunner
 
@@ -52,6 +53,19 @@ def test_the_same_command_again_trains_nothing() -> None:
     before = result.stat().st_mtime_ns
     assert lastlayer(*command)[0] == 0
     assert result.stat().st_mtime_ns == before
+
+
+def test_runs_on_other_content_of_the_same_file_are_not_shown_as_runs_on_this() -> None:
+    def write(seed: int) -> None:
+        numpy.savez("points.npz", x=numpy.random.default_rng(seed).normal(size=(60, 3)), y=numpy.arange(60) % 3)
+
+    command = ("compare", "--data", "points.npz", "--losses", "ce", "--seeds", "1", "--epochs", "1", "--workers", "1")
+    write(0)
+    assert lastlayer(*command)[0] == 0
+    write(1)
+    code, said = lastlayer(*command)
+    assert code == 2
+    assert "points.npz has changed since" in said
 
 
 def test_a_damaged_result_is_named_and_the_command_fails() -> None:

@@ -1,6 +1,7 @@
 """Many trials in real processes: killed, failing, resumed to the same bits."""
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -80,8 +81,6 @@ finish_fit(fit(Trial.from_dict(json.loads(sys.argv[1])), sys.argv[2]))
 
 @pytest.mark.parametrize("moment", [0.0, 0.35, 0.7])
 def test_kill_nine_at_any_moment_and_resume_gives_the_same_bits(tmp_path: Path, moment: float) -> None:
-    import json
-
     torch.set_num_threads(1)
     trial = dataclasses.replace(TRIAL, schedule=Schedule(epochs=40), evaluations=4, loss=LossChoice("sln")).resolved()
     whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -104,3 +103,42 @@ def test_kill_nine_at_any_moment_and_resume_gives_the_same_bits(tmp_path: Path, 
     first, second = RunFolder(whole).result(), RunFolder(cut).result()
     assert first["measures"] == second["measures"]
     assert [line["epoch"] for line in RunFolder(cut).metrics()] == list(range(41))
+
+
+PARENT = """
+import json, sys
+from pathlib import Path
+from lastlayer.runners import Plan, run_trials
+from lastlayer.training import Trial
+
+if __name__ == "__main__":  # workers import this file
+    trials = [Trial.from_dict(one) for one in json.loads(sys.argv[1])]
+    for event in run_trials(trials, Plan(Path(sys.argv[2]), "cpu", workers=2)):
+        print(event.kind, flush=True)
+"""
+
+
+def test_workers_end_with_a_killed_parent_and_the_rest_comes_to_the_same_bits(tmp_path: Path) -> None:
+    trials = seeds(2, schedule=Schedule(epochs=25))
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    whole, cut = Plan(tmp_path / "whole", "cpu", workers=2), Plan(tmp_path / "cut", "cpu", workers=2)
+    command = [sys.executable, str(script), json.dumps([trial.to_dict() for trial in trials])]
+    subprocess.run([*command, str(whole.root)], check=True, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([*command, str(cut.root)], stdout=subprocess.DEVNULL)
+    while process.poll() is None and len(list(cut.root.glob("*/checkpoint-0003.pt"))) < 1:
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    for trial in trials:  # the lock falls when the worker is gone
+        until = time.monotonic() + 30
+        while cut.folder(trial).status == "running" and time.monotonic() < until:
+            time.sleep(0.05)
+        assert cut.folder(trial).status != "running"
+    assert any(cut.folder(trial).status == "interrupted" for trial in trials)
+    subprocess.run([*command, str(cut.root)], check=True, stdout=subprocess.DEVNULL)
+    for trial in trials:
+        one, other = whole.folder(trial), cut.folder(trial)
+        assert one.result()["measures"] == other.result()["measures"]
+        weights = other.tensors("weights")
+        assert all(torch.equal(value, weights[name]) for name, value in one.tensors("weights").items())

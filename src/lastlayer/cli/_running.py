@@ -46,6 +46,25 @@ def run(trials: Sequence[Trial], plan: Plan, title: str, dataset: Dataset | None
         raise typer.Exit(130) from None
 
 
+def refuse_other_data(trials: Sequence[Trial], plan: Plan, dataset: Dataset) -> None:
+    """A trial names its files, not what is in them: runs on other content would be shown as runs on this."""
+    from lastlayer.runs import DamagedFileError
+
+    for trial in trials:
+        folder = plan.folder(trial)
+        if folder.status != "done":
+            continue
+        try:
+            checksums = folder.result()["data"]["checksums"]
+        except DamagedFileError:  # it will be told among the results
+            continue
+        if checksums != dict(dataset.checksums):
+            raise ValueError(
+                f"{trial.data.name} has changed since {folder.path} was trained on it: choose another --out, "
+                "or delete that folder"
+            )
+
+
 def counted(number: int, what: str) -> str:
     """A number of things.
 

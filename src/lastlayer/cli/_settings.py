@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lastlayer.cli._running import refuse_other_data
+
 if TYPE_CHECKING:
     from lastlayer.data import Dataset
+    from lastlayer.runners import Plan
     from lastlayer.training import Trial
     from lastlayer.training.trial import DataChoice
 
@@ -75,11 +78,12 @@ class Settings:
         ),
     ] = None
 
-    def trials(self, losses: list[str], seeds: list[int]) -> list[Trial]:
+    def trials(self, losses: list[str], seeds: list[int], plan: Plan) -> list[Trial]:
         """One resolved trial for each loss and seed; losses may carry hyperparameters, as in sln:gamma=0.5:tau=0.3.
 
         Raises:
-            ValueError: for anything that cannot be trained, before anything is.
+            ValueError: for anything that cannot be trained, before anything is; for data that is no longer what the
+                plan's finished runs were trained on.
         """
         from lastlayer.losses import entry
         from lastlayer.training.parts import load_data
@@ -105,6 +109,7 @@ class Settings:
                 raise ValueError(f"--losses: {loss} is the same as {losses[same]}; name each once")
             rehearse(trial, dataset)
             trials += [dataclasses.replace(trial, seed=seed) for seed in seeds]
+        refuse_other_data(trials, plan, dataset)
         return trials
 
     def _data(self, changed: dict[str, Any]) -> DataChoice:

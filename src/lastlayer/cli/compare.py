@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,14 +9,15 @@ import typer
 
 from lastlayer.cli._running import counted, run, show_results
 from lastlayer.cli._settings import Settings, takes_settings
+from lastlayer.cli._tuning import tuned
 
 if TYPE_CHECKING:
-    from lastlayer.runners import Plan
-    from lastlayer.training import Trial
+    pass
 
 Out = Annotated[Path, typer.Option(help="Folder of the runs.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ..., or auto.")]
 Workers = Annotated[int | None, typer.Option(help="Processes on the CPU; one a core if not given.", min=1)]
+Pack = Annotated[int | None, typer.Option(help="Trials at a time on a GPU; what fits if not given.", min=1)]
 Devices = Annotated[int, typer.Option(help="Devices each trial spans; more than one needs the extra devices.", min=1)]
 RetryFailed = Annotated[bool, typer.Option(help="Run failed trials again.")]
 TensorBoard = Annotated[Path | None, typer.Option(help="Folder for TensorBoard logs.")]
@@ -35,6 +34,7 @@ def compare(
     out: Out = Path("runs"),
     device: Device = "auto",
     workers: Workers = None,
+    pack: Pack = None,
     devices: Devices = 1,
     retry_failed: RetryFailed = False,
     tensorboard: TensorBoard = None,
@@ -52,12 +52,12 @@ def compare(
     if not names:
         raise ValueError("--losses names no loss")
     plan = Plan(
-        out, device, workers, devices=devices, data_root=settings.data_root, retry_failed=retry_failed,
+        out, device, workers, pack, devices=devices, data_root=settings.data_root, retry_failed=retry_failed,
         tensorboard=tensorboard,
     )  # fmt: skip
-    trials = settings.trials(names, list(range(seeds)))
+    trials = settings.trials(names, list(range(seeds)), plan)
     if tune:
-        trials = _tuned(trials, plan)
+        trials = tuned(trials, plan)
     run(trials, plan, f"{settings.data}: {counted(len(names), 'loss')}, {counted(seeds, 'seed')}")
     show_results(trials, plan)
 
@@ -79,24 +79,7 @@ def train(
     plan = Plan(
         out, device, devices=devices, data_root=settings.data_root, retry_failed=retry_failed, tensorboard=tensorboard
     )
-    trials = settings.trials([loss], [seed])
+    trials = settings.trials([loss], [seed], plan)
     run(trials, plan, f"{settings.data}: {loss}, seed {seed}")
     show_results(trials, plan)
     typer.echo(f"run: {plan.folder(trials[0]).path}")
-
-
-def _tuned(trials: Sequence[Trial], plan: Plan) -> list[Trial]:
-    """The trials at the learning rate and weight decay that did best on a validation split, one budget for all."""
-    from lastlayer.training.tuning import best_settings, candidates
-
-    def without_seed(trial: Trial) -> Trial:
-        return dataclasses.replace(trial, seed=0)
-
-    settings = {without_seed(trial).identity: without_seed(trial) for trial in trials}
-    grids = {key: candidates(trial) for key, trial in settings.items()}
-    run([candidate for grid in grids.values() for candidate in grid], plan, f"tuning of {len(settings)} settings")
-    chosen = {}
-    for key, trial in settings.items():
-        chosen[key], note = best_settings(trial, grids[key], plan.folder)
-        typer.echo(f"tuned {trial.loss.name}: {note}", err=True)
-    return [dataclasses.replace(chosen[without_seed(trial).identity], seed=trial.seed) for trial in trials]

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lastlayer.cli._running import run, show_results
+from lastlayer.cli._running import refuse_other_data, run, show_results
+from lastlayer.cli._tuning import tuned
 
 if TYPE_CHECKING:
-    from lastlayer.data import Dataset
-    from lastlayer.runners import Plan
     from lastlayer.training import Trial
 
 
@@ -28,6 +27,9 @@ def linear_probe(
         str, typer.Option(help="Names by commas, with hyperparameters by colons: ce,sln:gamma=0.5.")
     ] = "ce,sln,bce,batch-ce",
     seeds: Annotated[int, typer.Option(help="How many seeds a loss.", min=1)] = 3,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Search learning rate and weight decay for each loss first.")
+    ] = False,
     head: Annotated[str, typer.Option(help="linear, normalized, batch-norm, simplex.")] = "linear",
     scale: Annotated[float | None, typer.Option(help="Of a normalized head.", show_default=False)] = None,
     epochs: Annotated[int | None, typer.Option(help="Else enough for 800 steps, 5 to 50.", show_default=False)] = None,
@@ -52,6 +54,7 @@ def linear_probe(
     rows would not fit in memory, everything but accuracy is measured on an even share of each class, and a note says
     on how many rows. The same command again skips what is done and resumes what was cut.
     """
+    from lastlayer.data import hold_out
     from lastlayer.runners import Plan
     from lastlayer.training.probe import load_features, probe_trial
 
@@ -68,9 +71,13 @@ def linear_probe(
     base = base.with_settings({name: value for name, value in changes.items() if value is not None})
     trials = make_trials(base, losses, seeds, settings or [])
     plan = Plan(out, device, retry_failed=retry_failed)
-    _refuse_other_data(trials, plan, dataset)
     for note in dataset.notes:
         typer.echo(note, err=True)
+    if trials[0].data.holdout:
+        dataset = hold_out(dataset, trials[0].data.holdout, trials[0].data.seed)
+    if tune:
+        trials = tuned(trials, plan, dataset)
+    refuse_other_data(trials, plan, dataset)
     run(trials, plan, f"heads on {dataset.name}: {len(dataset.train)} rows, {dataset.num_classes} classes", dataset)
     show_results(trials, plan)
 
@@ -91,14 +98,3 @@ def make_trials(base: Trial, losses: str, seeds: int, settings: Sequence[str]) -
         trial = choose_rate(base.with_settings({"loss": {"name": name, "options": options}, **changes})).resolved()
         made += [dataclasses.replace(trial, seed=seed) for seed in range(seeds)]
     return made
-
-
-def _refuse_other_data(trials: Sequence[Trial], plan: Plan, dataset: Dataset) -> None:
-    """A trial names its files, not what is in them: runs on other content would be shown as runs on this."""
-    for trial in trials:
-        folder = plan.folder(trial)
-        if folder.status == "done" and folder.result()["data"]["checksums"] != dict(dataset.checksums):
-            raise ValueError(
-                f"{trial.data.name} has changed since {folder.path} was trained on it: choose another --out, "
-                "or delete that folder"
-            )

@@ -31,6 +31,7 @@ from lastlayer.runs.files import (
     DamagedFileError,
     check_content,
     clear_unfinished,
+    naming,
     read_json,
     read_sealed,
     sha256,
@@ -172,7 +173,8 @@ class RunFolder:
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
         """Add a line to metrics.jsonl and flush it to disk."""
-        with (self.path / "metrics.jsonl").open("a") as file:
+        path = self.path / "metrics.jsonl"
+        with naming(path), path.open("a") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
