@@ -83,9 +83,9 @@ from pathlib import Path
 from lastlayer.cli._settings import Settings
 from lastlayer.runners import Plan, run_trials
 
-trials = Settings().trials(["ce"], list(range(int(sys.argv[1]))))
 with tempfile.TemporaryDirectory() as root:
-    events = run_trials(trials, Plan(Path(root), "cpu"))
+    plan = Plan(Path(root), "cpu")
+    events = run_trials(Settings().trials(["ce"], list(range(int(sys.argv[1]))), plan), plan)
     next(event for event in events if event.kind == "progress")
     stepped = time.perf_counter()
     events.close()

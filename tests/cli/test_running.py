@@ -10,10 +10,13 @@ import subprocess
 import sys
 import termios
 
+import numpy as np
 import pytest
 from rich.console import Console
 from rich.progress import Progress, TextColumn
+from typer.testing import CliRunner
 
+from lastlayer.cli import app
 from lastlayer.cli._running import _Show, names_of
 from lastlayer.runners import Event
 from lastlayer.training import LossChoice, Trial
@@ -74,3 +77,16 @@ def test_a_pipe_shows_the_table_alone(tmp_path) -> None:
     assert "\x1b" not in said.stdout
     assert "epoch 1/2" not in said.stdout
     assert "accuracy ↑" in said.stdout
+
+
+@pytest.mark.parametrize(("losses", "word"), [("sln:gamma=5", "[0.0, 1.0]"), ("ce,ce", "ce is there twice")])
+def test_heads_on_embeddings_are_checked_before_anything_is_trained(tmp_path, losses: str, word: str) -> None:
+    target = np.arange(40) % 4
+    np.savez(tmp_path / "features.npz", features=np.eye(4, 6)[target], target=target)
+    out = tmp_path / "runs"
+    said = CliRunner().invoke(
+        app, ["linear-probe", "--features", str(tmp_path / "features.npz"), "--losses", losses, "--out", str(out)]
+    )
+    assert said.exit_code == 2
+    assert word in said.output
+    assert not out.exists()

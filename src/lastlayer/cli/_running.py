@@ -46,6 +46,20 @@ def run(trials: Sequence[Trial], plan: Plan, title: str, dataset: Dataset | None
         raise typer.Exit(130) from None
 
 
+def check_trials(trials: Sequence[Trial], dataset: Dataset) -> None:
+    """Refuse a loss that is there twice, and what only a first step would bring to light, before training."""
+    from lastlayer.training.rehearsal import rehearse
+
+    seen = set()
+    for trial in trials:
+        loss = " ".join([trial.loss.name, *(f"{name}={value}" for name, value in trial.loss.options.items())])
+        if trial.identity in seen:
+            raise ValueError(f"--losses: {loss} is there twice; name each once")
+        seen.add(trial.identity)
+        if trial.seed == trials[0].seed:
+            rehearse(trial, dataset)
+
+
 def refuse_other_data(trials: Sequence[Trial], plan: Plan, dataset: Dataset) -> None:
     """A trial names its files, not what is in them: runs on other content would be shown as runs on this."""
     from lastlayer.runs import DamagedFileError

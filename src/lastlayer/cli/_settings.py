@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lastlayer.cli._running import refuse_other_data
+from lastlayer.cli._running import check_trials, refuse_other_data
 
 if TYPE_CHECKING:
     from lastlayer.data import Dataset
@@ -87,7 +87,6 @@ class Settings:
         """
         from lastlayer.losses import entry
         from lastlayer.training.parts import load_data
-        from lastlayer.training.rehearsal import rehearse
 
         for loss in losses:
             entry(loss.split(":")[0])  # a misspelt name is told before large data is read
@@ -97,18 +96,15 @@ class Settings:
         choice = self._data(changed)
         dataset = load_data(choice, self.data_root)
         base = self._base(dataset, choice)
-        made: dict[str, int] = {}
         trials = []
-        for position, loss in enumerate(losses):
+        for loss in losses:
             name, *given = loss.split(":")
             options = dict(assignment(item, f"loss {loss}") for item in given)
             if self.label_smoothing is not None:
                 options["label_smoothing"] = self.label_smoothing
             trial = base.with_settings({"loss": {"name": name, "options": options}, **changed}).resolved(self.data_root)
-            if (same := made.setdefault(trial.identity, position)) != position:
-                raise ValueError(f"--losses: {loss} is the same as {losses[same]}; name each once")
-            rehearse(trial, dataset)
             trials += [dataclasses.replace(trial, seed=seed) for seed in seeds]
+        check_trials(trials, dataset)
         refuse_other_data(trials, plan, dataset)
         return trials
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lastlayer.cli._running import refuse_other_data, run, show_results
+from lastlayer.cli._running import check_trials, refuse_other_data, run, show_results
 from lastlayer.cli._tuning import tuned
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def linear_probe(
     base = probe_trial(dataset, features, test, **options)
     base = base.with_settings({name: value for name, value in changes.items() if value is not None})
     trials = make_trials(base, losses, seeds, settings or [])
+    check_trials(trials, dataset)
     plan = Plan(out, device, retry_failed=retry_failed)
     for note in dataset.notes:
         typer.echo(note, err=True)
