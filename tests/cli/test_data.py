@@ -16,6 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from lastlayer.cli.data import data as app
+from lastlayer.cli.data import files_there
 from lastlayer.data import Remote, available, describe, registry
 
 runner = CliRunner()
@@ -95,6 +96,43 @@ def test_list_names_every_set_and_where_it_would_lie(tmp_path, monkeypatch):
     assert "CC BY 4.0" in digits
     assert "not found" in next(line for line in output.splitlines() if line.startswith("cifar10"))
     assert str(tmp_path) in output
+
+
+OTHER_LAYOUTS = {
+    "cifar10": "cifar-10-batches-py/data_batch_1",
+    "cifar100": "cifar100/cifar-100-python/train",
+    "mnist": "MNIST/raw/train-images-idx3-ubyte",
+    "fashion-mnist": "FashionMNIST/raw/train-images-idx3-ubyte.gz",
+    "svhn": "SVHN/train_32x32.mat",
+    "tiny-imagenet": "tiny-imagenet/tiny-imagenet-200/val/val_annotations.txt",
+    "imagenet32": "Imagenet32_train/train_data_batch_1.npz",
+    "omniglot": "omniglot-py/images_background",
+    "imagenet": "ILSVRC/Data/CLS-LOC/train",
+    "miniimagenet": "mini-imagenet/n01532829",
+    "cola": "GLUE/CoLA/train.tsv",
+}
+
+
+@pytest.mark.parametrize("name", OTHER_LAYOUTS)
+def test_files_are_found_wherever_the_reader_finds_them(name: str, tmp_path: Path) -> None:
+    source = describe(name)
+    assert files_there(name, tmp_path) == "not found"
+    with pytest.raises(FileNotFoundError, match=f"{name}: no .* in "):
+        source.reader(tmp_path)
+    (tmp_path / name).mkdir()  # a folder of its name with something else in it is not enough
+    (tmp_path / name / "notes.txt").touch()
+    assert files_there(name, tmp_path) == "not found"
+    file = tmp_path / OTHER_LAYOUTS[name]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
+    assert files_there(name, tmp_path) == "there"
+    with pytest.raises((OSError, ValueError)) as failed:  # the reader goes there, and finds nothing in the empty file
+        source.reader(tmp_path)
+    assert "no " + source.places.probes[0] not in str(failed.value)
+
+
+def test_every_set_that_needs_files_says_where_it_looks() -> None:
+    assert all((describe(name).places is not None) == describe(name).needs_files for name in available())
 
 
 def test_get_fetches_what_list_then_finds(tmp_path, small_mnist, monkeypatch):

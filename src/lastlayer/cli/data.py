@@ -92,17 +92,13 @@ def check_set(name: Name, data_root: Root = None) -> None:
 
 
 def files_there(name: str, root: Path) -> str:
-    """Whether the files a data set is fetched as, or a folder of its name, exist: embedded, there or not found."""
+    """Whether the files of a data set are where its reader looks for them: embedded, there or not found."""
     from lastlayer.data import describe
 
     source = describe(name)
     if not source.needs_files:
         return "embedded"
-    if source.remotes:
-        fetched = [root / (remote.unpacks_to or remote.path) for remote in source.remotes]
-        if all(path.exists() for path in fetched):
-            return "there"
-    return "there" if (root / name).is_dir() and any((root / name).iterdir()) else "not found"
+    return "not found" if source.find(root) is None else "there"
 
 
 def _get_with_bars(name: str, root: Path | None, console: "Console") -> Path:

@@ -1,7 +1,8 @@
 """Finding, reading and verifying source files."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -44,22 +45,40 @@ def read(path: Path, known: Mapping[str, str] | None = None) -> tuple[bytes, str
     return data, verify(path, data, None if known is None else known.get(path.name))
 
 
-def locate(root: Path, name: str, folders: Iterable[str], probes: Iterable[str], hint: str) -> Path:
-    """The folder that holds one of the files or folders `probes`.
+@dataclass(frozen=True)
+class Places:
+    """Where a data set may lie: one of the files or folders `probes` in one of `folders`.
 
     Looked for in `root/<folder>`, `root/<name>/<folder>`, `root/<name>` and `root` itself.
+    """
+
+    folders: tuple[str, ...]
+    probes: tuple[str, ...]
+
+    def all(self, root: Path, name: str) -> list[Path]:
+        """Every folder looked into, in order."""
+        tried = [root / folder for folder in self.folders] + [root / name / folder for folder in self.folders]
+        return list(dict.fromkeys([*tried, root / name, root]))
+
+    def find(self, root: Path, name: str) -> Path | None:
+        """The first folder that holds one of the probes."""
+        for folder in self.all(root, name):
+            if any((folder / probe).exists() for probe in self.probes):
+                return folder
+        return None
+
+
+def locate(root: Path, name: str, places: Places, hint: str) -> Path:
+    """The folder of a data set.
 
     Raises:
-        FileNotFoundError: none does; the places tried and `hint`, how to get the data, are named.
+        FileNotFoundError: there is none; the places tried and `hint`, how to get the data, are named.
     """
-    folders, probes = tuple(folders), tuple(probes)
-    tried = [root / folder for folder in folders] + [root / name / folder for folder in folders]
-    tried += [root / name, root]
-    for folder in tried:
-        if any((folder / probe).exists() for probe in probes):
-            return folder
-    places = ", ".join(str(folder) for folder in dict.fromkeys(tried))
-    raise FileNotFoundError(f"{name}: no {' or '.join(probes)} in {places}. {hint}")
+    folder = places.find(root, name)
+    if folder is None:
+        tried = ", ".join(str(place) for place in places.all(root, name))
+        raise FileNotFoundError(f"{name}: no {' or '.join(places.probes)} in {tried}. {hint}")
+    return folder
 
 
 def require(path: Path, name: str) -> Path:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ._files import CorruptFileError, locate, read, require
+from ._files import CorruptFileError, Places, locate, read, require
 from ._unpickle import unpickle
 from .dataset import Dataset, Split
 from .download import Remote
@@ -90,14 +90,9 @@ def _read_split(
 
 def _read(root: Path, name: str, version: Version, known: Mapping[str, str] | None, layout: "_Layout") -> Dataset:
     hint = f"Get it with: lastlayer data get {name} --data-root {root}"
-    kinds = {"auto": ("binary", "python"), "binary": ("binary",), "python": ("python",)}
-    if version not in kinds:
+    if version not in ("auto", *layout.folders):
         raise ValueError(f'version is "auto", "binary" or "python", not {version!r}')
-    folders, probes = [], []
-    for kind in kinds[version]:
-        folders.append(layout.folders[kind])
-        probes.append(layout.train[kind][0])
-    folder = locate(root, name, folders, probes, hint)
+    folder = locate(root, name, layout.places() if version == "auto" else layout.places(version), hint)
     python = not (version != "python" and (folder / layout.train["binary"][0]).exists())
     kind = "python" if python else "binary"
     coarse = name == "cifar100"
@@ -125,6 +120,11 @@ class _Layout:
         self.test = {"binary": (f"{test}.bin",), "python": (test,)}
         self.text_names, self.pickled_names, self.pickled_key = names
         self.classes = classes
+
+    def places(self, *kinds: str) -> Places:
+        """Where the versions `kinds` may lie; both if none is given."""
+        chosen = kinds or tuple(self.folders)
+        return Places(tuple(self.folders[kind] for kind in chosen), tuple(self.train[kind][0] for kind in chosen))
 
 
 def _class_names(folder: Path, layout: _Layout, python: bool) -> tuple[str, ...]:
@@ -169,6 +169,7 @@ _LAYOUT100 = _Layout(
             unpacks_to="cifar-10-batches-bin",
         ),
     ),
+    places=_LAYOUT10.places(),
 )
 def cifar10(root: Path, *, verify: bool = True, version: Version = "auto") -> Dataset:
     """Read CIFAR-10 from `root/cifar-10-batches-bin` or `root/cifar-10-batches-py`."""
@@ -189,6 +190,7 @@ def cifar10(root: Path, *, verify: bool = True, version: Version = "auto") -> Da
             unpacks_to="cifar-100-binary",
         ),
     ),
+    places=_LAYOUT100.places(),
 )
 def cifar100(root: Path, *, verify: bool = True, version: Version = "auto") -> Dataset:
     """Read CIFAR-100 with its fine labels from `root/cifar-100-binary` or `root/cifar-100-python`."""

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from . import _decoded
-from ._files import locate
+from ._files import Places, locate
 from ._images import decode, decode_all, is_image, stored_bytes
 from .dataset import Dataset, Split
 from .registry import register
 from .splits import stratified
 
+_IMAGENET = Places(("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC"), ("train",))
+_MINIIMAGENET = Places(("miniimagenet", "miniImageNet", "mini-imagenet"), ("train", "n01532829"))
 _TRAIN, _TEST = ("train",), ("test", "val", "valid", "validation")
 
 
@@ -147,11 +149,12 @@ def image_folder(
     homepage="https://image-net.org/download-images",
     licence="research use under ImageNet's terms of access",
     citation="Russakovsky et al. 2015, ImageNet large scale visual recognition challenge",
+    places=_IMAGENET,
 )
 def imagenet(root: Path, *, verify: bool = True, size: int = 64) -> Dataset:
     """Read `root/imagenet/{train,val}/<wnid>/*.JPEG` in colour; no checksums are known, `verify` has no effect."""
     hint = "Fetch it by hand from https://image-net.org/download-images and sort both parts into class folders"
-    folder = locate(root, "imagenet", ("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC"), ("train",), hint)
+    folder = locate(root, "imagenet", _IMAGENET, hint)
     return image_folder(folder, size=size, colour=True)
 
 
@@ -161,6 +164,7 @@ def imagenet(root: Path, *, verify: bool = True, size: int = 64) -> Dataset:
     homepage="https://github.com/twitter-research/meta-learning-lstm",
     licence="research use under ImageNet's terms of access",
     citation="Vinyals et al. 2016, Matching networks for one shot learning; split by Ravi, Larochelle 2017",
+    places=_MINIIMAGENET,
 )
 def miniimagenet(root: Path, *, verify: bool = True, size: int = 84, seed: int = 0) -> Dataset:
     """Read `root/miniimagenet/<class>/*` or `.../{train,val,test}/<class>/*`, and test on a sixth of each class.
@@ -169,8 +173,7 @@ def miniimagenet(root: Path, *, verify: bool = True, size: int = 84, seed: int =
     (100 of 600) is drawn for testing. No checksums are known, `verify` has no effect.
     """
     hint = "Fetch it by hand and put it there as class folders"
-    folders = ("miniimagenet", "miniImageNet", "mini-imagenet")
-    folder = locate(root, "miniimagenet", folders, ("train", "n01532829"), hint)
+    folder = locate(root, "miniimagenet", _MINIIMAGENET, hint)
     parts = [part for name in ("train", "val", "test") if (part := _subfolder(folder, (name,))) is not None]
     paths: list[Path] = []
     labels: list[str] = []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ._files import CorruptFileError, locate, read, require
+from ._files import CorruptFileError, Places, locate, read, require
 from .dataset import TextDataset, TextSplit
 from .download import Remote
 from .registry import register
@@ -134,12 +134,16 @@ def _read_tsv(path: Path, task: _Task) -> tuple[TextSplit, str]:
     return TextSplit(tuple(texts), torch.tensor(target), second), sha256
 
 
+def _places(task: _Task) -> Places:
+    return Places((f"glue/{task.folder}", f"GLUE/{task.folder}"), ("train.tsv",))
+
+
 def _reader(name: str, task: _Task) -> Callable[..., TextDataset]:
     def reader(root: Path, *, verify: bool = True) -> TextDataset:
         hint = f"Get it with: lastlayer data get {name} --data-root {root}"
         if name not in _FETCHED:
             hint = "Fetch it by hand as https://gluebenchmark.com/tasks says"
-        folder = locate(root, name, (f"glue/{task.folder}", f"GLUE/{task.folder}"), ("train.tsv",), hint)
+        folder = locate(root, name, _places(task), hint)
         splits, checksums = [], {}
         for file in ("train.tsv", task.dev):
             split, checksums[file] = _read_tsv(require(folder / file, name), task)
@@ -170,4 +174,5 @@ for _name, _task in _TASKS.items():
         licence="as stated by each task's owners",
         citation=f"{_task.citation}; Wang et al. 2019, GLUE",
         remotes=_remotes,
+        places=_places(_task),
     )(_reader(_name, _task))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._files import CorruptFileError, digest, locate, require, verify
+from ._files import CorruptFileError, Places, digest, locate, require, verify
 from .dataset import Dataset, Split
 from .download import Remote
 from .registry import register
@@ -19,6 +19,9 @@ _FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
+_PROBES = (_FILES["train"][0], _FILES["train"][0] + ".gz")
+_MNIST_PLACES = Places(("mnist", "MNIST/raw"), _PROBES)
+_FASHION_PLACES = Places(("fashion-mnist", "FashionMNIST/raw"), _PROBES)
 # of the unpacked files, so that any gzip of the same content is recognised
 _MNIST = {
     "train-images-idx3-ubyte": "sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
@@ -92,17 +95,8 @@ def read_idx(path: Path, expected: str | None = None) -> tuple[Tensor, str]:
     return torch.from_numpy(values.copy()), sha256
 
 
-def _read(
-    root: Path, name: str, folders: tuple[str, ...], classes: tuple[str, ...], known: Mapping[str, str] | None
-) -> Dataset:
-    first = _FILES["train"][0]
-    folder = locate(
-        root,
-        name,
-        folders,
-        (first, first + ".gz"),
-        f"Get it with: lastlayer data get {name} --data-root {root}",
-    )
+def _read(root: Path, name: str, places: Places, classes: tuple[str, ...], known: Mapping[str, str] | None) -> Dataset:
+    folder = locate(root, name, places, f"Get it with: lastlayer data get {name} --data-root {root}")
     splits, checksums = {}, {}
     for part, files in _FILES.items():
         tensors = []
@@ -139,11 +133,12 @@ def _read(
             "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
         },
     ),
+    places=_MNIST_PLACES,
 )
 def mnist(root: Path, *, verify: bool = True) -> Dataset:
     """Read MNIST from `root/mnist` or `root/MNIST/raw`."""
     digits = tuple(str(k) for k in range(10))
-    return _read(root, "mnist", ("mnist", "MNIST/raw"), digits, _MNIST if verify else None)
+    return _read(root, "mnist", _MNIST_PLACES, digits, _MNIST if verify else None)
 
 
 @register(
@@ -162,8 +157,8 @@ def mnist(root: Path, *, verify: bool = True) -> Dataset:
             "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
         },
     ),
+    places=_FASHION_PLACES,
 )
 def fashion_mnist(root: Path, *, verify: bool = True) -> Dataset:
     """Read Fashion-MNIST from `root/fashion-mnist` or `root/FashionMNIST/raw`."""
-    folders = ("fashion-mnist", "FashionMNIST/raw")
-    return _read(root, "fashion-mnist", folders, _FASHION_CLASSES, _FASHION if verify else None)
+    return _read(root, "fashion-mnist", _FASHION_PLACES, _FASHION_CLASSES, _FASHION if verify else None)

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ._files import CorruptFileError, locate, read
+from ._files import CorruptFileError, Places, locate, read
 from ._unpickle import unpickle
 from .dataset import Dataset, Split
 from .registry import register
+
+_PLACES = Places(("imagenet32", "Imagenet32_train"), ("train_data_batch_1", "train_data_batch_1.npz"))
 
 
 @register(
@@ -21,6 +23,7 @@ from .registry import register
     homepage="https://image-net.org/download-images",
     licence="research use under ImageNet's terms of access",
     citation="Chrabaszcz, Loshchilov, Hutter 2017, A downsampled variant of ImageNet, arXiv:1707.08819",
+    places=_PLACES,
 )
 def imagenet32(root: Path, *, verify: bool = True, batches: int = 10) -> Dataset:
     """Read `root/imagenet32/train_data_batch_1..10` and `val_data`, pickled or with the ending .npz.
@@ -35,8 +38,7 @@ def imagenet32(root: Path, *, verify: bool = True, batches: int = 10) -> Dataset
     if not 1 <= batches <= 10:
         raise ValueError(f"batches is 1 to 10, not {batches}")
     hint = "Fetch it by hand from https://image-net.org/download-images"
-    first = "train_data_batch_1"
-    folder = locate(root, "imagenet32", ("imagenet32", "Imagenet32_train"), (first, first + ".npz"), hint)
+    folder = locate(root, "imagenet32", _PLACES, hint)
     parts, checksums = [], {}
     for number in range(1, batches + 1):
         split, file, sha256 = _batch(folder, f"train_data_batch_{number}")

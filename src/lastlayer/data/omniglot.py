@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from ._files import CorruptFileError, locate, require
+from ._files import CorruptFileError, Places, locate, require
 from ._images import is_image
 from .dataset import Dataset
 from .download import Remote
@@ -13,6 +13,7 @@ from .folders import ImageFiles, class_folders, decode_split
 from .registry import register
 
 _PLACE = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"
+_FOLDERS = ("omniglot", "omniglot-py")
 _PARTS = {"background": "images_background", "evaluation": "images_evaluation"}
 
 
@@ -38,6 +39,7 @@ _PARTS = {"background": "images_background", "evaluation": "images_evaluation"}
             unpack_in="omniglot",
         ),
     ),
+    places=Places(_FOLDERS, tuple(_PARTS.values())),
 )
 def omniglot(
     root: Path,
@@ -66,7 +68,7 @@ def omniglot(
         raise ValueError(f"test_drawers is 1 to 19, not {test_drawers}")
     hint = f"Get it with: lastlayer data get omniglot --data-root {root}"
     wanted = list(_PARTS.values()) if part == "both" else [_PARTS[part]]
-    folder = locate(root, "omniglot", ("omniglot", "omniglot-py"), wanted, hint)
+    folder = locate(root, "omniglot", Places(_FOLDERS, tuple(wanted)), hint)
     names: list[str] = []
     train: tuple[list[Path], list[int]] = ([], [])
     test: tuple[list[Path], list[int]] = ([], [])

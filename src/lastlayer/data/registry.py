@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from lastlayer._words import nearest
 
+from ._files import Places
 from .dataset import Dataset, TextDataset
 from .download import Progress, Remote, fetch
 from .tokens import DEFAULT_LENGTH, load_tokenizer, tokenise
@@ -31,6 +32,7 @@ class Source:
         citation: what to cite.
         needs_files: whether it is read from files under the data root.
         remotes: files that can be fetched from an official place; empty where there is none.
+        places: where the reader looks for its files; None where it does not say.
     """
 
     name: str
@@ -41,6 +43,14 @@ class Source:
     citation: str
     needs_files: bool
     remotes: tuple[Remote, ...]
+    places: Places | None = None
+
+    def find(self, root: Path) -> Path | None:
+        """The folder under the data root that the reader would read; None where there is none."""
+        if self.places is not None:
+            return self.places.find(root, self.name)
+        own = root / self.name
+        return own if own.is_dir() and any(own.iterdir()) else None
 
 
 @dataclass(frozen=True)
@@ -65,13 +75,14 @@ def register(
     citation: str = "",
     needs_files: bool = True,
     remotes: tuple[Remote, ...] = (),
+    places: Places | None = None,
 ) -> Callable[[R], R]:
     """Decorator that adds a reader to the registry under `name`."""
 
     def add(reader: R) -> R:
         if name in _SOURCES:
             raise ValueError(f"data set {name!r} is registered twice")
-        _SOURCES[name] = Source(name, reader, summary, homepage, licence, citation, needs_files, remotes)
+        _SOURCES[name] = Source(name, reader, summary, homepage, licence, citation, needs_files, remotes, places)
         return reader
 
     return add

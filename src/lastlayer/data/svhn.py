@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ._files import CorruptFileError, locate, read, require
+from ._files import CorruptFileError, Places, locate, read, require
 from .dataset import Dataset, Split
 from .download import Remote
 from .registry import register
@@ -17,6 +17,7 @@ _KNOWN = {
     "test_32x32.mat": "md5:eb5a983be6a315427106f1b164d9cef3",
     "extra_32x32.mat": "md5:a93ce644f1a588dc4d68dda5feec44a7",
 }
+_PLACES = Places(("svhn", "SVHN"), ("train_32x32.mat",))
 _PLACE = "http://ufldl.stanford.edu/housenumbers/"
 
 
@@ -52,6 +53,7 @@ def read_mat(path: Path, known: Mapping[str, str] | None = None) -> tuple[Split,
         Remote((_PLACE + name,), f"svhn/{name}", md5=_KNOWN[name].removeprefix("md5:"))
         for name in ("train_32x32.mat", "test_32x32.mat")
     ),
+    places=_PLACES,
 )
 def svhn(root: Path, *, verify: bool = True, extra: bool = False) -> Dataset:
     """Read `root/svhn/{train,test}_32x32.mat`.
@@ -62,7 +64,7 @@ def svhn(root: Path, *, verify: bool = True, extra: bool = False) -> Dataset:
         extra: add extra_32x32.mat (531,131 easier samples) to the training set.
     """
     hint = f"Get it with: lastlayer data get svhn --data-root {root}"
-    folder = locate(root, "svhn", ("svhn", "SVHN"), ("train_32x32.mat",), hint)
+    folder = locate(root, "svhn", _PLACES, hint)
     known = _KNOWN if verify else None
     splits, checksums = {}, {}
     for name in ("train", "test", "extra") if extra else ("train", "test"):

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import torch
 
-from ._files import CorruptFileError, locate, require
+from ._files import CorruptFileError, Places, locate, require
 from .dataset import Dataset
 from .download import Remote
 from .folders import ImageFiles, decode_split, image_files
 from .registry import register
+
+_PLACES = Places(("tiny-imagenet-200",), ("val/val_annotations.txt",))
 
 
 @register(
@@ -25,6 +27,7 @@ from .registry import register
             unpacks_to="tiny-imagenet-200",
         ),
     ),
+    places=_PLACES,
 )
 def tiny_imagenet(root: Path, *, verify: bool = True, size: int = 64) -> Dataset:
     """Read `root/tiny-imagenet-200`: train/<wnid>/images/*.JPEG, and val/images with val/val_annotations.txt as test.
@@ -33,7 +36,7 @@ def tiny_imagenet(root: Path, *, verify: bool = True, size: int = 64) -> Dataset
     verified when it is fetched; single images are not, so `verify` has no effect here.
     """
     hint = f"Get it with: lastlayer data get tiny-imagenet --data-root {root}"
-    folder = locate(root, "tiny-imagenet", ("tiny-imagenet-200",), ("val/val_annotations.txt",), hint)
+    folder = locate(root, "tiny-imagenet", _PLACES, hint)
     train_files = image_files(require(folder / "train", "tiny-imagenet"), size=size)
     test_files = _validation(folder / "val", train_files.class_names, size)
     train, first = decode_split(train_files, colour=True)
