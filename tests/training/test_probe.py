@@ -18,7 +18,7 @@ from lastlayer.cli.probe import make_trials
 from lastlayer.data import CorruptFileError
 from lastlayer.runners import Plan, run_trials
 from lastlayer.runs import RunFolder
-from lastlayer.training import measuring
+from lastlayer.training import measuring, tuning
 from lastlayer.training.probe import load_features, probe_trial
 
 runner = CliRunner()
@@ -214,6 +214,33 @@ def test_command_trains_every_loss_and_seed_then_skips_them(files, tmp_path):
     run(*arguments)
     assert [file.stat().st_mtime_ns for file in done] == before
     assert len(list((tmp_path / "runs").glob("compare-*.json"))) == 1
+
+
+def test_tuning_chooses_each_losss_rate_and_decay_on_held_out_rows(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning, "RATE_FACTORS", (1e-5, 1.0))
+    monkeypatch.setattr(tuning, "DECAY_FACTORS", (1.0,))
+    arguments = ["--features", files[0], "--test", files[1], "--losses", "ce,bce", "--seeds", 2, "--epochs", 3]
+    arguments += ["--tune", "--out", tmp_path / "runs"]
+    said = run(*arguments).output
+    assert "tuned ce: lr 0.01 (at the edge of the grid), weight decay 0.05, validation accuracy" in said
+    assert "tuned bce: lr 0.03 (at the edge of the grid)" in said
+    assert "2 of 2 candidates done" in said
+    results = [json.loads(file.read_text()) for file in (tmp_path / "runs").glob("*/result.json")]
+    assert len(results) == 8
+    searched = [result for result in results if result["trial"]["seed"] == tuning.TUNING_SEED]
+    assert [result["data"]["samples"]["train"] for result in searched] == [540] * 4
+    assert all("validation" in result["measures"] for result in searched)
+    final = [result for result in results if result["trial"]["seed"] in (0, 1)]
+    assert [result["data"]["samples"]["train"] for result in final] == [600] * 4
+    assert {(r["trial"]["loss"]["name"], r["trial"]["optimiser"]["lr"]) for r in final} == {("ce", 0.01), ("bce", 0.03)}
+
+
+def test_rows_may_be_held_out(files, tmp_path):
+    arguments = ["--features", files[0], "--test", files[1], "--losses", "ce", "--seeds", 1, "--epochs", 1]
+    run(*arguments, "--set", "data.holdout=0.2", "--out", tmp_path / "runs")
+    (result,) = [json.loads(file.read_text()) for file in (tmp_path / "runs").glob("*/result.json")]
+    assert result["data"]["samples"]["train"] == 480
+    assert 0 < result["measures"]["validation"]["accuracy"] <= 1
 
 
 def test_changed_features_are_not_passed_off_as_the_old(files, tmp_path):
