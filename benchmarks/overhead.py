@@ -4,9 +4,10 @@
     python benchmarks/overhead.py --start-up 5
 
 The bare loop indexes a tensor, calls network, loss, backward and optimiser, and nothing else; no augmentation, no
-schedule, no checks; its optimiser is the one torch gives by default, ours the fused one. Steps of the two alternate in one process, so that a busy machine slows both; the ratio is that of
-the medians. --start-up measures, in fresh processes, the time from importing torch to the first step that `lastlayer
-compare` (which starts workers, and they import torch again) and `lastlayer train` tell of, on the default data.
+schedule, no checks; its optimiser is the one torch gives by default, ours the fused one. Steps of the two alternate in
+one process, so that a busy machine slows both; the ratio is that of the medians. --start-up measures, in fresh
+processes, the time from importing torch to the first step that `lastlayer compare` (which starts workers, and they
+import torch again) and `lastlayer train` tell of, on the default data.
 """
 
 from __future__ import annotations

@@ -27,6 +27,13 @@ def test_every_command_has_help_that_begins_with_a_sentence(command):
     assert len(first.split()) >= 4
 
 
+def test_the_losses_that_compare_takes_by_default_are_those_it_names():
+    from lastlayer.training.defaults import DEFAULT_LOSSES
+
+    said = CliRunner().invoke(app, ["compare", "--help"], env={"COLUMNS": "200"}).output
+    assert f"[default: ({','.join(DEFAULT_LOSSES)})]" in said
+
+
 def test_help_is_broken_where_the_terminal_ends_and_nowhere_else():
     said = CliRunner().invoke(app, ["report", "--help"], env={"COLUMNS": "60"}).output
     paragraph = said.split("Arguments")[0].strip().split("\n" + " " * 60 + "\n")[-2]

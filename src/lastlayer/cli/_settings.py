@@ -32,8 +32,8 @@ class Settings:
         typer.Option(help="A data set's name, a folder of images, a .npz or .safetensors file.", rich_help_panel=_DATA),
     ] = "digits"
     data_root: Annotated[Path | None, typer.Option(help="Where data sets lie.", rich_help_panel=_DATA)] = None
-    train_samples: Annotated[int | None, typer.Option(help="Keep this many.", rich_help_panel=_DATA)] = None
-    long_tail: Annotated[float | None, typer.Option(help="Imbalance factor.", rich_help_panel=_DATA)] = None
+    train_samples: Annotated[int | None, typer.Option(help="Keep this many of train.", rich_help_panel=_DATA)] = None
+    long_tail: Annotated[float | None, typer.Option(help="Imbalance factor, e.g. 100.", rich_help_panel=_DATA)] = None
     unknown: Annotated[int | None, typer.Option(help="Classes hidden from training.", rich_help_panel=_DATA)] = None
     unknown_from: Annotated[
         str | None, typer.Option(help="Data set whose test samples are unknown ones.", rich_help_panel=_DATA)
@@ -49,9 +49,12 @@ class Settings:
     head: Annotated[
         str | None, typer.Option(help="linear, normalized, batch-norm, simplex.", rich_help_panel=_MODEL)
     ] = None
-    scale: Annotated[float | None, typer.Option(help="Of a normalized head.", rich_help_panel=_MODEL)] = None
-    epochs: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None
-    batch_size: Annotated[int | None, typer.Option(rich_help_panel=_TRAINING)] = None
+    scale: Annotated[float | None, typer.Option(help="Of a normalized or simplex head.", rich_help_panel=_MODEL)] = None
+    epochs: Annotated[int | None, typer.Option(help="30 if not given.", rich_help_panel=_TRAINING)] = None
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="64, or 128 from 20,000 training samples on, if not given.", rich_help_panel=_TRAINING),
+    ] = None
     optimiser: Annotated[str | None, typer.Option(help="sgd, adam, adamw.", rich_help_panel=_TRAINING)] = None
     lr: Annotated[float | None, typer.Option(help="Each loss's own if not given.", rich_help_panel=_TRAINING)] = None
     weight_decay: Annotated[
@@ -63,7 +66,9 @@ class Settings:
         None
     )
     warmup: Annotated[float | None, typer.Option(help="Epochs of linear rise.", rich_help_panel=_TRAINING)] = None
-    label_smoothing: Annotated[float | None, typer.Option(rich_help_panel=_TRAINING)] = None
+    label_smoothing: Annotated[
+        float | None, typer.Option(help="Share of a label spread over all classes.", rich_help_panel=_TRAINING)
+    ] = None
     crop: Annotated[int | None, typer.Option(help="Padding of random crops.", rich_help_panel=_TRAINING)] = None
     flip: Annotated[bool | None, typer.Option(help="Mirror half of the images.", rich_help_panel=_TRAINING)] = None
     rotation: Annotated[float | None, typer.Option(help="Largest angle.", rich_help_panel=_TRAINING)] = None

@@ -27,7 +27,11 @@ TensorBoard = Annotated[Path | None, typer.Option(help="Folder for TensorBoard l
 def compare(
     settings: Settings,
     losses: Annotated[
-        str | None, typer.Option(help="Names by commas, with hyperparameters by colons: ce,sln:gamma=0.5.")
+        str | None,
+        typer.Option(
+            help="Names by commas, with hyperparameters by colons: ce,sln:gamma=0.5.",
+            show_default="ce,ls,mse,bce,sln,batch-ce",
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds a loss.", min=1)] = 3,
     tune: Annotated[bool, typer.Option(help="Search learning rate and weight decay for each loss first.")] = False,
@@ -66,7 +70,7 @@ def compare(
 def train(
     settings: Settings,
     loss: Annotated[str, typer.Option(help="A loss, with hyperparameters by colons: sln:gamma=0.5.")] = "ce",
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Of weights, order and augmentation.", min=0)] = 0,
     out: Out = Path("runs"),
     device: Device = "auto",
     devices: Devices = 1,
