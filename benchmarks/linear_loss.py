@@ -1,29 +1,34 @@
 """linear_loss against the loss on the whole logits: time and peak memory of forward and backward, as ratios.
 
     python benchmarks/linear_loss.py [--quick] [--only sln,bce] [--device cpu] [--dtype bfloat16] [--path rows]
-                                     [--compiled] [--json FILE]
+                                     [--compiled all] [--csv FILE]
 
 Ours and its peers are timed in turn, in the same run, on the same inputs; a time is the median over many turns after
-warm-up, of CUDA events on a GPU and of the process on a CPU. Memory is the peak above the inputs, the gradients
-included: what torch's allocator counts on a GPU, the running sum of what its profiler sees on a CPU.
+warm-up. On a GPU a turn is as many steps as take about 10 ms, between two CUDA events, so that the host runs ahead as
+it does in a training; on a CPU it is one step in CPU seconds of the process. Memory is the peak above the inputs, the
+gradients included: what torch's allocator counts on a GPU, the running sum of what its profiler sees on a CPU.
 
 Peers, on the logits F.linear(features, weight):
     eager      the same loss of the library, every logit held at once
-    compiled   the same under torch.compile; with --compiled
+    compiled   the same under torch.compile, for the losses named by --compiled
     torch      torch.nn.functional.linear_cross_entropy, where this torch has it; for ce
+    liger      liger_kernel's fused linear cross-entropy, where it is installed; for ce
+    cce        cut_cross_entropy's linear_cross_entropy, where it is installed; for ce
 A ratio below 1 says that linear_loss takes less. `floor` is our time over that of three products of size N d K, which
-no loss with a full gradient can do without.
+no loss with a full gradient can do without; the margin losses need one of them, mse of labels none. arc-margin, on
+normalized features and weight, runs under autocast; large-margin multiplies in float32 by its definition.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would print two lines a measurement
@@ -79,9 +84,10 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: bfloat16 on a GPU, float32 on a CPU")
     parser.add_argument("--path", choices=["rows", "classes"], help="this path rather than the plan's")
     parser.add_argument("--shape", help="N,d,K instead of the list")
-    parser.add_argument("--compiled", action="store_true", help="also the peer under torch.compile")
+    parser.add_argument("--compiled", default="", help="losses, or all, whose peer under torch.compile is timed too")
     parser.add_argument("--seconds", type=float, help="how long to time each pair")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads; more than 1 wants an idle machine")
+    parser.add_argument("--csv", metavar="FILE", help="write the rows there, after each shape")
     parser.add_argument("--json", metavar="FILE", help="write the rows and the machine there")
     options = parser.parse_args()
 
@@ -90,6 +96,7 @@ def main() -> None:
     options.dtype = options.dtype or ("bfloat16" if options.device == "cuda" else "float32")
     options.seconds = options.seconds or (0.1 if options.quick else 2.0)
     names = options.only.split(",") if options.only else NAMES
+    options.compiled = NAMES if options.compiled == "all" else options.compiled.split(",")
     console = Console(width=150)
     console.print(describe_machine())
     rows: list[Row] = []
@@ -103,9 +110,20 @@ def main() -> None:
         console.print(
             as_table(found, f"{options.device}, {options.dtype}, N = {shape[0]}, d = {shape[1]}, K = {shape[2]}")
         )
+        if options.csv:
+            write_csv(options.csv, rows)
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"machine": describe_machine(), "rows": [asdict(row) for row in rows]}, file, indent=1)
+
+
+def write_csv(path: str, rows: list[Row]) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
+        writer.writeheader()
+        for row in rows:
+            rounded = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in asdict(row).items()}
+            writer.writerow(rounded)
 
 
 def measure(names: list[str], shape: Shape, options: argparse.Namespace) -> Iterator[Row]:
@@ -119,29 +137,30 @@ def measure(names: list[str], shape: Shape, options: argparse.Namespace) -> Iter
     for name in names:
         more = {"counts": torch.arange(1, k + 1, device=device)} if name == "logit-adjusted" else {}
         module = losses.create(name, k, **more).to(device)
-        normalized = name == "arc-margin"  # which takes cosines
-        chosen = plan_to_measure(options.path, shape, name, options.quick)
+        chosen = plan_to_measure(options.path, shape, name, options.quick, device)
         if chosen is None:
             continue
         leaves = [features.clone().requires_grad_(), weight.clone().requires_grad_()]
 
-        def ours(
-            h: Tensor, w: Tensor, module: losses.Loss = module, chosen: Plan = chosen, normalized: bool = normalized
-        ) -> Tensor:
-            return linear_loss(h, w, target, module, normalized=normalized, plan=chosen)
+        def with_plan(h: Tensor, w: Tensor, plan: Plan, module: losses.Loss = module, name: str = name) -> Tensor:
+            cosines = name == "arc-margin"
+            with torch.autocast(device, dtype, enabled=cosines and dtype is torch.bfloat16):
+                return linear_loss(h, w, target, module, normalized=cosines, plan=plan)
 
-        def eager(h: Tensor, w: Tensor, module: losses.Loss = module, normalized: bool = normalized) -> Tensor:
-            return linear_loss(h, w, target, module, normalized=normalized, plan=Plan("dense", "peer"))
-
-        peers: dict[str, Callable[..., Tensor]] = {"eager": eager}
-        if options.compiled:
-            torch.compiler.reset()
-            peers["compiled"] = torch.compile(eager, dynamic=False)
-        if name == "ce" and hasattr(F, "linear_cross_entropy"):
-            peers["torch"] = lambda h, w: F.linear_cross_entropy(h, w, target)
-        step = training_step(ours, leaves)
+        step = training_step(lambda h, w, call=with_plan, plan=chosen: call(h, w, plan), leaves)
         bytes_ = attempt(lambda step=step: peak_memory(step, device))
+        peers: dict[str, Callable[..., Tensor] | str] = {
+            "eager": lambda h, w, call=with_plan: call(h, w, Plan("dense", "peer"))
+        }
+        if name in options.compiled:
+            torch.compiler.reset()
+            peers["compiled"] = torch.compile(whole(module, target), dynamic=False)
+        if name == "ce":
+            peers |= other_libraries(target, device)
         for peer, function in peers.items():
+            if isinstance(function, str):
+                print(f"{peer}: {function}")
+                continue
             peer_step = training_step(function, leaves)
             peer_bytes = attempt(lambda peer_step=peer_step: peak_memory(peer_step, device))
             # A peer that does not fit is no reason to know nothing of ours.
@@ -165,14 +184,53 @@ def measure(names: list[str], shape: Shape, options: argparse.Namespace) -> Iter
             )
 
 
-def plan_to_measure(path: str | None, shape: Shape, name: str, quick: bool) -> Plan | None:
+def whole(module: losses.Loss, target: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss on all logits, with nothing around it that a compiler would stumble over."""
+
+    def call(h: Tensor, w: Tensor) -> Tensor:
+        if isinstance(module, losses.LargeMarginLoss):
+            return module(h, w, target)
+        if isinstance(module, losses.ArcMarginLoss):
+            h, w = F.normalize(h.float()).to(h.dtype), F.normalize(w.float()).to(w.dtype)
+        return module(F.linear(h, w), target)
+
+    return call
+
+
+def other_libraries(target: Tensor, device: str) -> dict[str, Callable[..., Tensor] | str]:
+    """Cross-entropy of a linear layer as others fuse it, or why not."""
+    found: dict[str, Callable[..., Tensor] | str] = {"torch": f"torch {torch.__version__} has no linear_cross_entropy"}
+    if hasattr(F, "linear_cross_entropy"):
+        found["torch"] = lambda h, w: F.linear_cross_entropy(h, w, target)
+    if device != "cuda":
+        return found | {"liger": "needs a GPU", "cce": "needs a GPU"}
+    try:
+        from liger_kernel.ops import LigerFusedLinearCrossEntropyFunction as Liger
+
+        def liger(h: Tensor, w: Tensor) -> Tensor:
+            value = Liger.apply(h, w, target)
+            return value[0] if isinstance(value, tuple) else value
+
+        found["liger"] = liger
+    except ImportError as error:
+        found["liger"] = f"not installed ({error})"
+    try:
+        from cut_cross_entropy import linear_cross_entropy
+
+        found["cce"] = lambda h, w: linear_cross_entropy(h, w, target)
+    except ImportError as error:
+        found["cce"] = f"not installed ({error})"
+    return found
+
+
+def plan_to_measure(path: str | None, shape: Shape, name: str, quick: bool, device: str) -> Plan | None:
     """The library's own plan, or a path asked for; None where the loss has no such path.
 
     A quick run, whose shapes the library would compute whole, takes the path of the same proportions.
     """
     n, _, k = shape
     if path is None and not quick:
-        return plan(*shape, name)
+        return plan(*shape, name, device=device)
     if path == "classes" and name not in BY_CLASSES | AGAINST_OTHERS:
         return None
     if path == "classes" or (path is None and (name == "mse" or (n < 100 and name in BY_CLASSES | AGAINST_OTHERS))):
@@ -216,31 +274,32 @@ def seconds_of_products(features: Tensor, weight: Tensor, device: str, budget: f
 def time_in_turn(step: Step, peer: Step, device: str, budget: float) -> tuple[float, float]:
     """Median seconds of each; in turn, so that a machine that slows down slows both."""
     timed = cuda_seconds if device == "cuda" else cpu_seconds
-    step()
-    peer()
+    steps = [max(1, min(20, int(0.01 / max(timed(s, 1), 1e-6)))) if device == "cuda" else 1 for s in (step, peer)]
     mine: list[float] = []
     theirs: list[float] = []
     start = time.perf_counter()
     while len(mine) < 3 or (time.perf_counter() - start < budget and len(mine) < 200):
-        mine.append(timed(step))
-        theirs.append(timed(peer))
+        mine.append(timed(step, steps[0]))
+        theirs.append(timed(peer, steps[1]))
     return statistics.median(mine), statistics.median(theirs)
 
 
-def cpu_seconds(step: Step) -> float:
+def cpu_seconds(step: Step, steps: int) -> float:
     start = time.process_time()  # seconds of work, which other programs on the machine do not change
-    step()
-    return time.process_time() - start
+    for _ in range(steps):
+        step()
+    return (time.process_time() - start) / steps
 
 
-def cuda_seconds(step: Step) -> float:
+def cuda_seconds(step: Step, steps: int) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     start.record()
-    step()
+    for _ in range(steps):
+        step()
     end.record()
     torch.cuda.synchronize()
-    return start.elapsed_time(end) / 1e3
+    return start.elapsed_time(end) / 1e3 / steps
 
 
 def as_table(rows: list[Row], title: str) -> Table:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -31,6 +34,9 @@ class BatchCrossEntropy:
     def _stream(self, layer: Layer) -> tuple[Tensor, tuple[RowGradients, Tensor] | None]:
         h = layer.features
         N, dtype = h.shape[0], wide(h.dtype)
+        fast, labels = kernels(h), self.batch.labels
+        if fast is not None and 0 < N <= self.size and len(labels) == 1 and h.dtype is not torch.float16:
+            return self._at_once(layer, fast, labels[0].index)
         gradients = RowGradients(layer, wide_features=True) if layer.wants_any else None
         if N == 0:
             if gradients is not None:
@@ -42,7 +48,6 @@ class BatchCrossEntropy:
         total, true, mass = (torch.zeros((), dtype=dtype, device=h.device) for _ in range(3))
         seen = []
         buffer = logits_buffer(layer, min(self.size, N))
-        fast = kernels(h)
         step = compiled("batch cross-entropy", exponentials) if pays(h) else None
         for low, high in chunks(N, self.size):
             z = logits_into(buffer[: high - low], layer, low, high)
@@ -82,7 +87,7 @@ class BatchCrossEntropy:
             if gradients is not None:
                 gradients.add(layer, low, high, terms)
         assert reference is not None  # N >= 1
-        value = total.log() - torch.tensor(float(N), dtype=dtype, device=h.device).log() - true / N
+        value = total.log() - math.log(N) - true / N
         value = value + reference * (1 - mass / N)
         if gradients is None:
             return value, None
@@ -91,6 +96,21 @@ class BatchCrossEntropy:
                 gradients.features[low:high] *= (then - reference).exp()
         self._subtract_true(layer, gradients, total)
         return value, (gradients, total)
+
+    def _at_once(self, layer: Layer, fast: Any, index: Tensor) -> tuple[Tensor, tuple[RowGradients, Tensor] | None]:
+        """Labels in one chunk: the whole log-sum is known before the gradient is written, which is then exact."""
+        N = layer.features.shape[0]
+        z = logits_into(logits_buffer(layer, N), layer, 0, N)
+        label, true = index.squeeze(1), z.gather(1, index).squeeze(1).float()
+        whole = torch.logaddexp(fast.others(z, label)[0], true).logsumexp(0)
+        value = whole - math.log(N) - true.mean()
+        if not layer.wants_any:
+            return value, None
+        ones = torch.ones_like(true)
+        fast.put_gradient(z, label, ones * whole, ones, (true - whole).exp() - 1 / N)
+        gradients = RowGradients(layer, single=True)
+        gradients.add(layer, 0, N, z)
+        return value, (gradients, torch.ones_like(value))
 
     def backward(self, layer: Layer, kept: Once[tuple[RowGradients, Tensor]], upstream: Tensor) -> Gradients:
         found = kept.take() or self._stream(layer)[1]  # a graph that is kept asks again

@@ -89,7 +89,8 @@ def by_classes(
     tiles = _classes.Tiles(batch, size, K, options.get("label_smoothing", 0.0), shard=shard)
     layer = (features, weight, bias)
     if name == "mse":
-        return batch.reduce_counted(_spherical.squared_error(batch, size, *layer, options["kappa"], options["beta"]))
+        algorithm = _spherical.SquaredError(batch, size, options["kappa"], options["beta"])
+        return batch.reduce_counted(fused(algorithm, *layer))
     if name == "bce":
         pos_weight = options["pos_weight"]
         if pos_weight is not None:

@@ -23,18 +23,24 @@ class Picked:
         return z if layer.bias is None else z + layer.bias[self.classes], None
 
     def backward(self, layer: Layer, kept: None, upstream: Tensor) -> Gradients:
-        features = torch.zeros_like(layer.features, dtype=upstream.dtype) if layer.wants_features else None
-        bias = None
+        return self.add_to(Gradients(), layer, upstream)
+
+    def add_to(self, gradients: Gradients, layer: Layer, upstream: Tensor) -> Gradients:
+        """Add to gradients, None being zeros; the features' are then in float32 or better."""
+        sums = ClassSums(layer.weight, self.classes) if layer.wants_weight else None
+        for column, (classes, dz) in enumerate(zip(self.classes.unbind(1), upstream.unbind(1), strict=True)):
+            if layer.wants_features:
+                part = dz.unsqueeze(1) * layer.weight[classes]
+                gradients.features = part if gradients.features is None else gradients.features.add_(part)
+            if sums is not None:
+                sums.add(column, dz.unsqueeze(1) * layer.features)
+        if sums is not None:
+            gradients.weight = sums.add_to(gradients.weight)
         if layer.bias is not None and layer.wants_bias:
             bias = torch.zeros_like(layer.bias, dtype=upstream.dtype)
             bias.index_add_(0, self.classes.flatten(), upstream.flatten())
-        sums = ClassSums(layer.weight, self.classes) if layer.wants_weight else None
-        for column, (classes, dz) in enumerate(zip(self.classes.unbind(1), upstream.unbind(1), strict=True)):
-            if features is not None:
-                features += dz.unsqueeze(1) * layer.weight[classes]
-            if sums is not None:
-                sums.add(column, dz.unsqueeze(1) * layer.features)
-        return Gradients(features, None if sums is None else sums.finish(), bias)
+            gradients.bias = bias if gradients.bias is None else gradients.bias + bias
+        return gradients
 
 
 class ClassSums:
@@ -58,10 +64,11 @@ class ClassSums:
         """Add rows (N, d) to the classes of a column."""
         self.sums.index_add_(0, self.places[:, column], rows.to(self.sums.dtype))
 
-    def finish(self) -> Tensor:
-        """The sums in their places, (K, d)."""
-        result = torch.zeros_like(self.weight, memory_format=torch.contiguous_format)
-        return result.index_add_(0, self.classes, narrow(self.sums, result.dtype))  # past the last, zeros
+    def add_to(self, total: Tensor | None) -> Tensor:
+        """The sums in their places, (K, d), added to a total in place, None being zeros."""
+        if total is None:
+            total = torch.zeros_like(self.weight, memory_format=torch.contiguous_format)
+        return total.index_add_(0, self.classes, narrow(self.sums, total.dtype))  # past the last, zeros
 
 
 class Shared:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lastlayer.linear_loss._function import Gradients, Layer, fused
+from lastlayer.linear_loss._function import Gradients, Layer
 from lastlayer.linear_loss._picked import Picked
 from lastlayer.linear_loss._products import add_product, narrow, put_product, wide
 from lastlayer.linear_loss._target import Batch, chunks
@@ -21,51 +21,77 @@ class SquaredNorms:
         self.size = size
 
     def forward(self, layer: Layer) -> tuple[Tensor, Tensor]:
+        """The squared norms, and half their gradient in the features, (N, d)."""
         dtype = wide(layer.weight.dtype)
         d = layer.weight.shape[1]
         gram = torch.zeros(d, d, dtype=dtype, device=layer.weight.device)
-        cross = torch.zeros(d, dtype=dtype, device=layer.weight.device)
-        if fast_in_bfloat16(layer.weight):
-            put_product(gram, layer.weight, layer.weight)
-        else:
-            for low, high in chunks(layer.weight.shape[0], self.size):
-                add_product(gram, layer.weight[low:high], layer.weight[low:high])
-        if layer.bias is not None:
-            for low, high in chunks(layer.weight.shape[0], self.size):
-                cross += layer.bias[low:high].to(dtype) @ layer.weight[low:high].to(dtype)
-        image = exact_product(layer.features, gram)  # (N, d), half the gradient of the norms
-        if layer.bias is not None:
-            image += cross
+        for low, high in chunks(layer.weight.shape[0], self._size(layer)):
+            add_product(gram, layer.weight[low:high], layer.weight[low:high])
+        image = exact_product(layer.features, gram)
         h = layer.features.to(dtype)
-        norms2 = (image * h).sum(1)
-        if layer.bias is not None:
-            norms2 = norms2 + h @ cross + layer.bias.to(dtype).square().sum()
+        if layer.bias is None:
+            return (image * h).sum(1).clamp_(min=0.0), image
+        cross = torch.zeros(d, dtype=dtype, device=layer.weight.device)
+        for low, high in chunks(layer.weight.shape[0], self.size):
+            cross += layer.bias[low:high].to(dtype) @ layer.weight[low:high].to(dtype)
+        image += cross
+        norms2 = (image * h).sum(1) + h @ cross + layer.bias.to(dtype).square().sum()
         return norms2.clamp_(min=0.0), image
 
     def backward(self, layer: Layer, image: Tensor, upstream: Tensor) -> Gradients:
-        gradients = Gradients.by_classes(layer)
-        scaled = 2 * upstream.unsqueeze(1) * layer.features.to(image.dtype)
-        if gradients.features is not None:
+        gradients = Gradients()
+        if layer.wants_features:
             gradients.features = image * (2 * upstream).unsqueeze(1)
-        if not (layer.wants_weight or layer.wants_bias):
+        wants_bias = layer.wants_bias and layer.bias is not None
+        if not (layer.wants_weight or wants_bias):
             return gradients
-        low_precision = fast_in_bfloat16(layer.weight)
+        scaled = (2 * upstream).unsqueeze(1) * layer.features.to(image.dtype)
+        in_bfloat16 = fast_in_bfloat16(layer.weight)
         moment = torch.empty(scaled.shape[1], scaled.shape[1], dtype=scaled.dtype, device=scaled.device)  # (d, d)
-        put_product(moment, scaled, layer.features if low_precision else layer.features.to(scaled.dtype))
+        put_product(moment, scaled, layer.features if in_bfloat16 else layer.features.to(scaled.dtype))
+        if in_bfloat16 and layer.bias is None:
+            gradients.weight = layer.weight @ moment.to(layer.weight.dtype)
+            return gradients
         mean = scaled.sum(0)  # (d,)
+        gradients.weight = torch.empty_like(layer.weight) if layer.wants_weight else None
+        gradients.bias = torch.empty_like(layer.bias) if wants_bias and layer.bias is not None else None
         for low, high in chunks(layer.weight.shape[0], self.size):
-            rows = layer.weight[low:high]
+            rows = layer.weight[low:high].to(scaled.dtype)
             bias = None if layer.bias is None else layer.bias[low:high].to(scaled.dtype)
-            if gradients.weight is not None and low_precision and bias is None:
-                torch.mm(rows, moment.to(rows.dtype), out=gradients.weight[low:high])
-            elif gradients.weight is not None:
-                found = rows.to(scaled.dtype) @ moment
-                found = found if bias is None else found + bias.unsqueeze(1) * mean
+            if gradients.weight is not None:
+                found = rows @ moment if bias is None else (rows @ moment).addr_(bias, mean)
                 gradients.weight[low:high] = narrow(found, layer.weight.dtype)
             if gradients.bias is not None and bias is not None:
-                found = rows.to(scaled.dtype) @ mean + bias * (2 * upstream.sum())
-                gradients.bias[low:high] = narrow(found, layer.weight.dtype)
+                gradients.bias[low:high] = narrow(rows @ mean + bias * (2 * upstream.sum()), layer.weight.dtype)
         return gradients
+
+    def _size(self, layer: Layer) -> int:
+        """A product in float32 of half-precision rows copies them, so a tile at a time; on a GPU there is no copy."""
+        return layer.weight.shape[0] if fast_in_bfloat16(layer.weight) else self.size
+
+
+class SquaredError:
+    """`mse` of labels, (N,): ||z||^2 + (kappa - 1) z_y^2 - 2 kappa beta z_y + kappa beta^2, without the logits."""
+
+    def __init__(self, batch: Batch, size: int, kappa: float, beta: float) -> None:
+        self.batch, self.norms, self.kappa, self.beta = batch, SquaredNorms(size), kappa, beta
+        self.classes = torch.cat([labels.index for labels in batch.labels], 1)  # (N, 1), of a mixed pair (N, 2)
+
+    def forward(self, layer: Layer) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+        norms2, image = self.norms.forward(layer)
+        z = Picked(self.classes).forward(layer)[0]
+        shares = torch.stack([labels.valid.to(z.dtype) * labels.share for labels in self.batch.labels], 1)
+        if self.batch.class_weight is not None:
+            shares = shares * self.batch.class_weight[self.classes]
+        terms = norms2.unsqueeze(1) + ((self.kappa - 1) * z - 2 * self.kappa * self.beta) * z
+        return (shares * (terms + self.kappa * self.beta**2)).sum(1), (image, z, shares)
+
+    def backward(self, layer: Layer, kept: tuple[Tensor, Tensor, Tensor], upstream: Tensor) -> Gradients:
+        image, z, shares = kept
+        each = upstream.unsqueeze(1) * shares
+        gradients = self.norms.backward(layer, image, each.sum(1))
+        slopes = each * (2 * (self.kappa - 1) * z - 2 * self.kappa * self.beta)
+        return Picked(self.classes).add_to(gradients, layer, slopes)
 
 
 def fast_in_bfloat16(tensor: Tensor) -> bool:
@@ -80,19 +106,3 @@ def exact_product(rows: Tensor, matrix: Tensor) -> Tensor:
     upper = matrix.to(rows.dtype)
     lower = (matrix - upper).to(rows.dtype)
     return torch.mm(rows, upper, out_dtype=matrix.dtype) + torch.mm(rows, lower, out_dtype=matrix.dtype)
-
-
-def squared_error(
-    batch: Batch, size: int, features: Tensor, weight: Tensor, bias: Tensor | None, kappa: float, beta: float
-) -> Tensor:
-    """`mse` of labels, (N,): ||z||^2 + (kappa - 1) z_y^2 - 2 kappa beta z_y + kappa beta^2, without the logits."""
-    norms2 = fused(SquaredNorms(size), features, weight, bias)
-    value: Tensor | float = 0.0
-    for labels in batch.labels:
-        index = labels.index.squeeze(1)
-        z = fused(Picked(labels.index), features, weight, bias).squeeze(1)
-        part = norms2 + (kappa - 1) * z.square() - 2 * kappa * beta * z + kappa * beta**2
-        if batch.class_weight is not None:
-            part = part * batch.class_weight[index]
-        value = value + torch.where(labels.valid, labels.share * part, 0.0)
-    return torch.as_tensor(value)

@@ -14,8 +14,7 @@ CHUNK = 2**26  # most logits of a chunk of rows: with what a loss keeps for its 
 ENOUGH_ROWS = 2048  # samples of a chunk from which more would gain nothing
 TILE = 2**22  # logits of a tile of classes, which touches each row of the weight once however small it is,
 FEWEST_CLASSES = 4096  # but needs some columns to be a product worth the name
-GPU_SMALL = 2**20  # on a GPU, where the chunk is computed by compiled code in the layer's dtype and in place:
-GPU_CHUNK = 2**28  # 512 MiB in half precision, all that is held
+GPU_CHUNK = 2**28  # the same on a GPU, where a chunk is computed in place: 512 MiB in half precision, all that is held
 GPU_TILE = 2**25
 FEWEST_ROWS = 512  # below, adding to the whole weight gradient once a chunk costs more than computing logits twice
 
@@ -60,8 +59,7 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
         rows      chunks of 2048 samples, or of as many as have 2^24 logits, or of 2^26 / K >= 512 where that is less
         classes   otherwise, and for `mse`, whose sum of squares needs no logits at all
 
-    On a GPU compiled code works on the chunk in place: dense up to 2^20 logits, rows with chunks of 2^28 logits if that
-    is all of them or 512 samples, else classes.
+    On a GPU a chunk is computed in place, so there are 2^28 logits in one: rows if those are of 512 samples or of all.
 
     A loss that has no form by class tiles takes rows whatever their number; `why` says so.
 
@@ -90,7 +88,7 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
     if name in NEVER:
         raise ValueError(f"linear_loss has no place for {NEVER[name]}: call {name!r} on the logits instead")
     on_gpu = device == "cuda"
-    if (GPU_SMALL if on_gpu else SMALL) >= N * K:
+    if N * K <= SMALL:
         return Plan("dense", f"{N * K} logits are few")
     rows = max(1, GPU_CHUNK // K if on_gpu else min(CHUNK // K, max(ENOUGH_ROWS, SMALL // K)))
     classes = tile(N, K, device)

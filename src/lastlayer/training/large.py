@@ -1,0 +1,34 @@
+"""The loss of a batch whose logits are too many to be held: a head and its loss as one `linear_loss`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lastlayer.heads import Head, LargeMarginHead
+from lastlayer.linear_loss import linear_loss, plan
+from lastlayer.losses import Loss, Target
+
+DECIDED_AT_ONCE = 2**24  # logits
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def judge_by_parts(head: Head, loss: Loss, features: Tensor, target: Target) -> tuple[Tensor, Tensor] | None:
+    """The loss, and the class each sample is decided for, (N,), where `linear_loss` plans another way than dense.
+
+    None where the logits are few, where the head is no linear layer in training, and where the loss couples the batch
+    over ranks: the plain way then does it.
+    """
+    if isinstance(head, LargeMarginHead) or features.dim() != 2 or loss.hyperparameters().get("group") is not None:
+        return None
+    if plan(len(features), head.in_features, head.num_classes, loss).path == "dense":
+        return None
+    multiplied = head.features(features)
+    weight, bias = head.linear()
+    value = linear_loss(multiplied, weight, target, loss, bias)
+    with torch.no_grad():
+        rows = max(1, DECIDED_AT_ONCE // head.num_classes)
+        parts = [
+            torch.nn.functional.linear(part, weight, bias).argmax(1) for part in torch.split(multiplied.detach(), rows)
+        ]
+    return value, torch.cat(parts)
