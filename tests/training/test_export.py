@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import json
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,33 @@ def test_mlp_with_bce_on_a_normalized_head(tmp_path):
 def test_resnet20_on_8_bit_images(images, tmp_path):
     run = train(tmp_path / "run", data=DataChoice(str(images)), model=ModelChoice("resnet20"), batch_size=12)
     check_onnx(run, tmp_path / "out")
+
+
+@needs_onnx
+def test_vit_takes_any_batch(digits_run, tmp_path):
+    model = ModelChoice("vit", {"dim": 8, "depth": 1, "heads": 2})
+    check_onnx(train(tmp_path / "run", data=DataChoice(train=64), model=model), tmp_path / "out")
+
+
+@needs_onnx
+def test_a_graph_of_one_batch_size_is_not_kept(digits_run, tmp_path, monkeypatch):
+    (tmp_path / "model_of_one_batch.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    num_features = 4\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.dense = torch.nn.Linear(64, 4)\n"
+        "        self.token = torch.nn.Parameter(torch.zeros(1, 4))\n"
+        "    def forward(self, x):\n"
+        "        return self.dense(x.flatten(1)) + self.token.expand(len(x), -1)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    run = train(tmp_path / "run", data=DataChoice(train=64), model=ModelChoice("model_of_one_batch:Net"))
+    with pytest.raises(ValueError, match=r"batch of 1|cannot be written as ONNX"):
+        export(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @needs_onnx

@@ -68,7 +68,7 @@ class ViT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.patches(x).flatten(2).transpose(1, 2)  # (N, T, dim)
-        x = torch.cat((self.token.expand(len(x), -1, -1), x), 1) + self.positions
+        x = torch.cat((self.token.expand(x.shape[0], -1, -1), x), 1) + self.positions
         x = self.blocks(self.dropout(x))
         features: Tensor = self.norm(x[:, 0])  # (N, dim)
         return features
