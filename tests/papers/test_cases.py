@@ -89,6 +89,16 @@ def test_teachers_and_candidates_are_run_before_what_needs_them(one: Artifact, t
     assert len(list((tmp_path / "runs").iterdir())) == 1 + 3 + 5
 
 
+def test_what_cannot_run_here_can_still_be_listed(tmp_path: Path) -> None:
+    text = TEXT.replace('"8" = { "model.width" = 8 }', '"8" = { "model" = { name = "hf:not-there" } }')
+    one = parse("sln", text)["sln.one"]
+    assert len(all_trials(one.grid("paper"))) == 1 + 3 + 5 * 2
+    told: list[str] = []
+    plan = Plan(tmp_path / "runs", device="cpu", workers=1)
+    reproduce(one, "paper", plan, Store(tmp_path), only={"loss": ["SLN"]}, seeds=[0], tell=told.append)
+    assert [line for line in told if line.startswith("no result: SLN 8")]
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

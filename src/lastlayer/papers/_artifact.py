@@ -38,6 +38,7 @@ The file of a paper holds:
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import tomllib
@@ -47,7 +48,7 @@ from importlib.resources import files
 from typing import Any, Literal, get_args
 
 from lastlayer._words import nearest
-from lastlayer.training.trial import Trial
+from lastlayer.training.trial import ModelChoice, Trial
 
 Size = Literal["smoke", "small", "paper"]
 SIZES: tuple[Size, ...] = get_args(Size)
@@ -125,7 +126,7 @@ class Grid:
 
     def trials(self) -> list[Trial]:
         """Every trial with each seed, resolved; cells that share a trial share its runs."""
-        made = [cell.trial.with_settings({"seed": seed}).resolved() for cell in self.cells for seed in self.seeds]
+        made = [resolve(cell.trial, {"seed": seed}) for cell in self.cells for seed in self.seeds]
         return list({trial.identity: trial for trial in made}.values())
 
     def teachers(self) -> list[Trial]:
@@ -219,7 +220,7 @@ class Artifact:
                 teaching = case.get("teacher", teaching)
         if teaching is None:
             return Cell(labels, _lay(*layers, *last), columns, over)
-        teacher = _lay(*layers, teaching, *last).resolved()
+        teacher = resolve(_lay(*layers, teaching, *last), {})
         return Cell(labels, _lay(*layers, *last, {"teacher": teacher.identity}), columns, over, teacher)
 
     def _kept(self, axis: str, points: Mapping[str, Any], keep: Sequence[str] | None, size: Size) -> dict[str, Any]:
@@ -306,12 +307,22 @@ def parse(paper: str, text: str) -> dict[str, Artifact]:
     return made
 
 
+def resolve(trial: Trial, settings: Settings) -> Trial:
+    """The trial with some settings, resolved; also where the package of its model is not installed.
+
+    Whoever lists or counts trials need not be able to run them; running one says what is missing.
+    """
+    trial = trial.with_settings(settings)
+    try:
+        return trial.resolved()
+    except ImportError:
+        stand_in = dataclasses.replace(trial, model=ModelChoice()).resolved()
+        return dataclasses.replace(stand_in, model=trial.model)
+
+
 def _lay(*layers: Settings) -> Trial:
     """The trial of some settings, later layers over earlier ones."""
-    trial = Trial()
-    for layer in layers:
-        trial = trial.with_settings(layer)
-    return trial
+    return Trial().with_settings(*layers)
 
 
 def _points(axis: str | Mapping[str, Any], shared: Mapping[str, Any]) -> Mapping[str, Any]:

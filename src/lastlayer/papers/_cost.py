@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import time
 from collections.abc import Iterable
@@ -29,6 +30,14 @@ SHAPES: dict[str, tuple[int, tuple[int, ...], int]] = {
     "imagenet": (1_281_167, (3, 224, 224), 1000),
     "miniimagenet": (48_000, (3, 84, 84), 100),
     "omniglot": (24_345, (1, 28, 28), 1623),
+    "cola": (8_551, (2, 128), 2),  # tokens
+    "mrpc": (3_668, (2, 128), 2),
+    "rte": (2_490, (2, 128), 2),
+    "sst-2": (67_349, (2, 128), 2),
+    "qnli": (104_743, (2, 128), 2),
+    "qqp": (363_846, (2, 128), 2),
+    "mnli": (392_702, (2, 128), 3),
+    "mnli-mm": (392_702, (2, 128), 3),
 }
 
 
@@ -76,16 +85,16 @@ def _one(trial: Trial, device: str) -> float:
 
 def operations(model: ModelChoice, in_shape: tuple[int, ...]) -> float:
     """Floating-point operations of one sample's forward pass."""
-    return _operations(model.name, tuple(sorted(model.options.items())), in_shape)
+    return _operations(model.name, json.dumps(dict(model.options), sort_keys=True), in_shape)
 
 
 @functools.cache
-def _operations(name: str, options: tuple[tuple[str, object], ...], in_shape: tuple[int, ...]) -> float:
+def _operations(name: str, options: str, in_shape: tuple[int, ...]) -> float:
     from torch.utils.flop_counter import FlopCounterMode
 
     with torch.device("meta"):
-        backbone = models.create(name, in_shape, **dict(options)).eval()
-        inputs = torch.empty(1, *in_shape)
+        backbone = models.create(name, in_shape, **json.loads(options)).eval()
+        inputs = torch.empty(1, *in_shape, dtype=torch.int32 if len(in_shape) == 2 else torch.float32)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         backbone(inputs)
     return float(counter.get_total_flops())

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from lastlayer.papers._artifact import Artifact, Cell, Grid, Labels, Selection, Size
+from lastlayer.papers._artifact import Artifact, Cell, Grid, Labels, Selection, Size, resolve
 from lastlayer.papers._observations import Observations, Row, Store
 from lastlayer.runners import Plan, run_trials
 from lastlayer.runs import RunFolder
@@ -107,7 +107,7 @@ def candidates(selection: Selection, cell: Cell) -> list[Trial]:
     made = []
     for settings in _combinations(cell):
         holdout = {"data.holdout": cell.trial.data.holdout or HOLDOUT, "seed": TUNING_SEED, "evaluations": 1}
-        made.append(cell.trial.with_settings({**settings, **selection.settings, **holdout}).resolved())
+        made.append(resolve(cell.trial, {**settings, **selection.settings, **holdout}))
     return made
 
 
@@ -145,7 +145,7 @@ def _observe(
     done: list[tuple[Labels, int, RunFolder]] = []
     for cell, selected in zip(grid.cells, chosen, strict=True):
         for seed in grid.seeds:
-            trial = cell.trial.with_settings({"seed": seed}).resolved()
+            trial = resolve(cell.trial, {"seed": seed})
             folder = plan.folder(trial)
             where = f"{' '.join(cell.labels.values())}, seed {seed}"
             if folder.status != "done":
