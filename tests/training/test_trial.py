@@ -162,5 +162,18 @@ def test_published_open_sets_take_their_number_from_the_seed(monkeypatch: pytest
     assert opened.class_names == tuple(digits.class_names[k] for k in (5, 8, 3, 2, 4, 6))  # the third list of ARPL
     assert opened.unknown is not None
     assert sorted(opened.unknown.target.unique().tolist()) == [0, 1, 7, 9]
-    with pytest.raises(ValueError, match="leave out data.unknown=4"):
+    with pytest.raises(ValueError, match=r"leave out data\.unknown=4"):
         DataChoice("mnist", arpl=True, unknown=4)
+
+
+def test_layers_of_settings_are_laid_one_over_another() -> None:
+    layered = Trial().with_settings(
+        {"model.width": 64, "optimiser.lr": 0.1},
+        {"model": {"name": "mlp", "options": {"depth": 3}}, "optimiser": {"name": "adamw"}},
+        {"model.width": 8},
+    )
+    assert layered.model == ModelChoice("mlp", {"depth": 3, "width": 8})
+    assert layered.optimiser == Optimiser("adamw")  # of the part replaced nothing is left
+    assert Trial().with_settings({"model": {"name": "vit"}}, {"model.depth": 2}).model == ModelChoice(
+        "vit", {"depth": 2}
+    )

@@ -6,7 +6,6 @@ Tests: tests/training/test_trial.py.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 from collections.abc import Mapping
@@ -18,10 +17,14 @@ Options = Mapping[str, Any]
 _TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}
 
 
-@functools.cache
+_HINTS: dict[type[Any], dict[str, Any]] = {}
+
+
 def _hints(cls: type[Any]) -> dict[str, Any]:
-    """Types of the fields of a class; reading them takes longer than all else here."""
-    return get_type_hints(cls)
+    """Types of the fields of a class, read once: that takes longer than all else here."""
+    if cls not in _HINTS:
+        _HINTS[cls] = get_type_hints(cls)
+    return _HINTS[cls]
 
 
 def settle(part: Any, path: str = "") -> None:

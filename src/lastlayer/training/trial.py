@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -233,16 +234,18 @@ class Trial:
         trial: Trial = from_dict(cls, content)
         return trial
 
-    def with_settings(self, settings: Mapping[str, Any]) -> Trial:
+    def with_settings(self, *layers: Mapping[str, Any]) -> Trial:
         """A copy with some fields changed by their dotted names, such as {"loss.gamma": 0.5, "schedule.epochs": 10}.
 
-        A name below data, model, head or loss that is no field of theirs goes into their options.
+        A name below data, model, head or loss that is no field of theirs goes into their options. A whole part, such
+        as {"model": {"name": "mlp"}}, takes the place of the old one. Later layers are laid over earlier ones.
         """
-        content = self.to_dict()
-        for name, value in settings.items():
+        content, defaults = self.to_dict(), Trial().to_dict()
+        for name, value in (item for layer in layers for item in layer.items()):
             part, _, rest = name.partition(".")
             if not rest:
-                content[part] = value
+                whole = isinstance(value, Mapping) and isinstance(defaults.get(part), Mapping)
+                content[part] = copy.deepcopy({**defaults[part], **value}) if whole else value
                 continue
             if part not in content or not isinstance(content[part], dict):
                 raise ValueError(f"there is no setting {name!r}{nearest(part, content)}")
