@@ -34,6 +34,10 @@ def run(trials: Sequence[Trial], plan: Plan, title: str, dataset: Dataset | None
     from lastlayer.runs.files import write_json
 
     events = run_trials(trials, plan, dataset)
+    try:
+        plan.root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out {plan.root}: no folder can be made there ({error.strerror})") from error
     command = shlex.join(["lastlayer", *sys.argv[1:]])
     listed = [{"identity": trial.identity, "trial": trial.to_dict()} for trial in trials]
     write_json(comparison_file(trials, plan), {"title": title, "trials": listed, "command": command})

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -116,6 +117,8 @@ class Settings:
     def _data(self, changed: dict[str, Any]) -> DataChoice:
         from lastlayer.training.trial import DataChoice, Trial
 
+        if (os.sep in self.data or self.data.endswith((".npz", ".safetensors"))) and not Path(self.data).exists():
+            raise ValueError(f"--data {self.data}: there is no such file or folder")
         asked = {
             "train": self.train_samples,
             "long_tail": self.long_tail,
