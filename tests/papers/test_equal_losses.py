@@ -146,7 +146,7 @@ def test_a_bound_that_is_too_high_is_violated(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_random_starts_end_at_the_minimum(store: Store) -> None:
-    judged(store, "001-03", "theorem2", random_starts([[3, 2, 0.03]], 4), {"computed.share": 0.75})
+    judged(store, "001-03", "theorem2", random_starts([[3, 2, 0.03]], [], 4), {"computed.share": 0.75})
 
 
 def test_saddles_can_be_left(store: Store) -> None:

@@ -128,27 +128,29 @@ def _apart(places: Tensor, K: int) -> bool:
     return bool(places.max() - places.min() > 0.01 * (K - 1))
 
 
-def random_starts(cases: Sequence[Sequence[float]], starts: int) -> list[Row]:
+def random_starts(cases: Sequence[Sequence[float]], focal: Sequence[Sequence[float]], starts: int) -> list[Row]:
     """The share of random starts that end at the global value.
 
     Args:
         cases: (classes, samples of a class, c).
+        focal: the same, for focal loss alone.
         starts: of each.
     """
     rows = []
-    for classes, n, c in cases:
-        K = int(classes)
-        for label in NAMES:
-            model = _model(label, K, int(n), K, c)
-            found = model.solve(starts=starts, tolerance=1e-8, curvature=False)
-            best = minima.unconstrained(model.loss, K, int(n), model.lambda_w, model.lambda_h).loss
-            gaps = found.values - best
-            values = {
-                "computed.starts": float(starts),
-                "computed.share": float((gaps < REACHED).double().mean()),
-                "computed.worst_gap": float(gaps.max()),
-            }
-            rows.append(Row({"loss": label, "classes": str(K), "c": f"{c:g}"}, 0, 0, values))
+    for label, (classes, per_class, c) in (
+        *((label, case) for case in cases for label in NAMES),
+        *(("FL", case) for case in focal),
+    ):
+        K, n = int(classes), int(per_class)
+        model = _model(label, K, n, K, c)
+        found = model.solve(starts=starts, tolerance=1e-8, curvature=False)
+        gaps = found.values - minima.unconstrained(model.loss, K, n, model.lambda_w, model.lambda_h).loss
+        values = {
+            "computed.starts": float(starts),
+            "computed.share": float((gaps < REACHED).double().mean()),
+            "computed.worst_gap": float(gaps.max()),
+        }
+        rows.append(Row({"loss": label, "classes": str(K), "c": f"{c:g}"}, 0, 0, values))
     return rows
 
 
