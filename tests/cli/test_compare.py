@@ -163,6 +163,10 @@ def test_a_teacher_of_other_data_is_refused_before_anything_is_trained() -> None
     assert code == 2
     assert "3 classes" in said
     assert "digits has 10" in said
+    _, said = lastlayer("train", "--set", "data.options.seed=3", "--epochs", "1")
+    code, said = lastlayer("compare", "--losses", "kd", "--teacher", said.splitlines()[-1].removeprefix("run: "))
+    assert code == 2
+    assert "normalised otherwise" in said
 
 
 def test_tuning_gives_each_loss_its_own_rate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Runs that were cut, damaged or refused: nothing is lost, nothing is counted twice, and the bits are the same."""
 
 import dataclasses
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -156,3 +157,28 @@ def test_what_only_images_can_undergo_is_refused_for_features(name: str) -> None
     )
     with pytest.raises(ValueError, match=rf"augmentation.{name} is for images; inputs of wine have shape \(13,\)"):
         finish_fit(fit(trial))
+
+
+def test_a_model_from_elsewhere_draws_the_same_however_it_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model_that_draws.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    num_features = 8\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.dense = torch.nn.Linear(64, 8)\n"
+        "    def forward(self, x):\n"
+        "        return torch.nn.functional.dropout(self.dense(x.flatten(1)), 0.5, self.training)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    trial = dataclasses.replace(TRIAL, model=ModelChoice("model_that_draws:Net"))
+    torch.manual_seed(1)
+    finish_fit(fit(trial, tmp_path / "whole"))
+    torch.manual_seed(2)
+    cut_after(trial, tmp_path / "cut", 2)
+    torch.manual_seed(3)
+    finish_fit(fit(trial, tmp_path / "cut"))
+    assert_same(tmp_path / "whole", tmp_path / "cut")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -58,6 +59,9 @@ def _rehearsed_teacher(folder: str, dataset: Dataset, stand_in: Network) -> Netw
             f"teacher {folder} has {theirs[0]} classes and inputs {theirs[1]}; "
             f"{dataset.name} has {ours[0]} and {ours[1]}"
         )
+    normalized = {"mean": dataset.mean, "std": dataset.std, "scale": dataset.scale}
+    if facts["normalize"] != json.loads(json.dumps(normalized)):  # it is shown the pupil's inputs
+        raise ValueError(f"teacher {folder} was trained on inputs normalised otherwise than those of {dataset.name}")
     return stand_in
 
 
