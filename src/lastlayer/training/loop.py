@@ -116,16 +116,19 @@ class Training:
         peak = trial.optimiser.lr or 0.0
         rates = [peak * rate_factor(trial.schedule, step, self.steps) for step in range(self.steps)]
         self.rates = torch.tensor(rates, device=self.device)
+        self.planned = self.rates.tolist()  # the same numbers, for the host
         self.rate = torch.tensor(peak, device=self.device)
         self.optimiser = make_optimiser(trial.optimiser, self.network, self.rate)
         self.epoch = 0
         self.last: dict[str, float] = {}
         self.best: dict[str, Any] | None = None
         self.order = torch.arange(len(dataset.train), device=self.device)
-        part = self.batch_size if ranks is None else ranks.part(self.batch_size)
-        self.offsets = torch.arange(part, device=self.device) + (0 if ranks is None else ranks.rank * part)
+        self.part = self.batch_size if ranks is None else ranks.part(self.batch_size)  # of a batch, on this rank
+        self.first = 0 if ranks is None else ranks.rank * self.part
+        self.offsets = torch.arange(self.part, device=self.device) + self.first
         self.stream: Iterator[tuple[Tensor, Tensor]] = iter(())  # of batches, where the data is not on the device
         self.cursor = torch.zeros((), dtype=torch.int64, device=self.device)  # number of the next step
+        self.number = 0  # the same for the host, on the CPU, where it takes every step itself
         self.total = torch.zeros((), device=self.device)  # of the losses of this epoch
         self.correct = torch.zeros((), dtype=torch.int64, device=self.device)
         self.first_bad = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -174,14 +177,15 @@ class Training:
         if self.ranks is not None:  # and augmentations of their own
             self.generator.manual_seed(self.trial.seed + 1_000_003 * self.epoch + 101 * (self.ranks.rank + 1))
         if not self.resident:
-            self.stream = streaming.batches(self.dataset.train, self._own_order(), len(self.offsets), self.device)
-        self.cursor.fill_(self.epoch * self.steps_per_epoch)
+            self.stream = streaming.batches(self.dataset.train, self._own_order(), self.part, self.device)
+        self.number = self.epoch * self.steps_per_epoch
+        self.cursor.fill_(self.number)
         self.total.zero_()
         self.correct.zero_()
         self.first_bad.fill_(self.steps)
+        run_step = self._step_with_own_dropout if self._draws and self.device.type == "cpu" else self.run_step
         for step in range(self.epoch * self.steps_per_epoch, (self.epoch + 1) * self.steps_per_epoch):
-            with self._own_dropout():
-                self.run_step()
+            run_step()
             # at once where looking costs nothing; a rank that left alone would keep the others waiting
             if self.device.type == "cpu" and self.ranks is None and not math.isfinite(self.total.item()):
                 self.first_bad.fill_(step)
@@ -225,18 +229,18 @@ class Training:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.trial.optimiser.clip)
         self._set_rate()
         self.optimiser.step()
-        with torch.no_grad():
-            self.total += loss.detach()
-            self.correct += hits
-            if self.device.type != "cpu" or self.ranks is not None:
-                worst = torch.where(loss.isfinite(), self.first_bad, self.first_bad.minimum(self.cursor))
-                self.first_bad.copy_(worst)
-            self.cursor += 1
+        self.total += loss.detach()
+        self.correct += hits
+        if self.device.type != "cpu" or self.ranks is not None:
+            worst = torch.where(loss.detach().isfinite(), self.first_bad, self.first_bad.minimum(self.cursor))
+            self.first_bad.copy_(worst)
+        self.cursor += 1
+        self.number += 1
 
     def _set_rate(self) -> None:
         if self.device.type == "cpu":
             for group in self.optimiser.param_groups:
-                group["lr"] = self.rates[self.cursor].item()
+                group["lr"] = self.planned[self.number]
         else:  # not rates[cursor]: indexing by a scalar tensor reads it on the host
             self.rate.copy_(self.rates.gather(0, self.cursor.reshape(1)).squeeze(0))
 
@@ -248,7 +252,11 @@ class Training:
     def _batch(self) -> tuple[Tensor, Tensor]:
         if not self.resident:
             return next(self.stream)
-        index = self.order[self.cursor % self.steps_per_epoch * self.batch_size + self.offsets]
+        if self.device.type == "cpu":  # where arithmetic on tensors costs more than a small layer
+            start = self.number % self.steps_per_epoch * self.batch_size + self.first
+            index = self.order[start : start + self.part]
+        else:
+            index = self.order[self.cursor % self.steps_per_epoch * self.batch_size + self.offsets]
         return self.dataset.train.inputs[index], self.dataset.train.target[index]
 
     def _loss_and_hits(self) -> tuple[Tensor, Tensor]:
@@ -268,17 +276,13 @@ class Training:
         low = self.trial.precision == "bfloat16"
         with torch.autocast(self.device.type, torch.bfloat16) if low else contextlib.nullcontext():
             loss, logits = self.objective(self.network, self.loss, self.teacher, inputs, answer)
-        return loss, (logits.detach().argmax(1) == target).sum()
+        return loss, (logits.argmax(1) == target).count_nonzero()
 
-    @contextlib.contextmanager
-    def _own_dropout(self) -> Iterator[None]:
+    def _step_with_own_dropout(self) -> None:
         """Dropout draws from torch's global generator: lend it this trial's state for one step."""
-        if not self._draws or self.device.type != "cpu":
-            yield
-            return
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self.dropout_state)
-            yield
+            self.run_step()
             self.dropout_state = torch.get_rng_state()
 
     def diverged(self, step: int, what: str) -> DivergedError:
