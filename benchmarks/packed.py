@@ -1,21 +1,28 @@
 """Packed trials on one GPU against ordinary loops: seconds per model and epoch of ResNets on CIFAR-shaped data.
 
-    python benchmarks/packed.py [--model resnet20] [--epochs 6] [--packs 1,4,8] [--precision bfloat16] [--json FILE]
+    python benchmarks/packed.py [--models resnet20,resnet56] [--epochs 6] [--packs 1,8] [--csv FILE]
+    python benchmarks/packed.py --agreement [--data cifar10] [--data-root FOLDER] [--epochs 10] [--csv FILE]
 
 The peers, in the same run on the same GPU: a plain PyTorch loop with a DataLoader that crops and flips each image in
 worker processes; the same loop with data and augmentation on the GPU. Both train in the same precision and layout.
-Ours trains through `lastlayer.runners`, run folders, checkpoints and one evaluation at the end included. Images are
-random: speed does not depend on what is in them. The first epoch (compiling, capturing) is left out of every time.
+Ours trains through `lastlayer.runners`, run folders, checkpoints and an evaluation of all samples at the end included.
+Images are random: speed does not depend on what is in them. The first epoch (compiling, capturing) is left out of every
+time.
+
+--agreement trains ResNet-20 with cross-entropy from five seeds twice: packed in bfloat16 and one after another in plain
+float32, neither compiled nor captured; the difference of the means should lie within the spread over seeds. The first
+seed is also trained alone, which must give the same bits as in the pack.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import dataclasses
-import json
-import platform
+import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +33,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from common import describe_machine
 from lastlayer import data
-from lastlayer.runners import Plan, run_trials
+from lastlayer.runners import Plan, _events, run_trials
 from lastlayer.training import Augmentation, DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
-from lastlayer.training.loop import Training
+from lastlayer.training.loop import Training, finish_fit, fit
 from lastlayer.training.parts import load_data
 
 BATCH = 128
@@ -107,8 +115,7 @@ def plain_loop(trial: Trial, dataset: data.Dataset, epochs: int, *, on_device: b
 
 
 def packed(trial: Trial, size: int, steps: int) -> float:
-    """Seconds per model and epoch of a pack, after every trial's first epoch, the evaluation at the end included."""
-    epochs = trial.schedule.epochs
+    """Seconds per model and epoch of a pack, after every trial's first epoch, its evaluations included."""
     names = ["ce", "sln", "bce", "ls"]
     trials = [
         dataclasses.replace(
@@ -116,6 +123,7 @@ def packed(trial: Trial, size: int, steps: int) -> float:
         ).resolved()
         for i in range(size)
     ]
+    _events.REPORT_SECONDS = 0.0  # every step is told, so that what is done when the clock starts is known
     with tempfile.TemporaryDirectory() as folder:
         reached: dict[int, int] = {}
         started = None
@@ -131,41 +139,109 @@ def packed(trial: Trial, size: int, steps: int) -> float:
         torch.cuda.synchronize()
         assert started is not None
         seconds = time.perf_counter() - started
-        return seconds / (size * epochs - done)
+        return seconds / (size * trial.schedule.epochs - done)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="resnet20")
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--packs", default="1,4,8")
-    parser.add_argument("--samples", type=int, default=50_000)
-    parser.add_argument("--precision", default="bfloat16")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+def compare(options: argparse.Namespace, console: Console) -> list[dict[str, object]]:
+    """A row for every way to train every model."""
+    rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial(
             data=DataChoice(str(images(Path(folder), options.samples))),
-            model=ModelChoice(options.model),
             schedule=Schedule(epochs=options.epochs),
             augmentation=Augmentation(crop=4, flip=True),
             batch_size=BATCH,
             precision=options.precision,
             evaluations=1,
-        ).resolved()
+        )
         dataset = load_data(trial.data)
-        rows = []
-        rows.append(("plain loop, DataLoader", plain_loop(trial, dataset, 3, on_device=False)))
-        rows.append(("plain loop, data on the GPU", plain_loop(trial, dataset, 3, on_device=True)))
-        for size in (int(n) for n in options.packs.split(",")):
-            rows.append((f"lastlayer, pack of {size}", packed(trial, size, options.samples // BATCH)))
-    table = Table("", "s per model-epoch", "times the DataLoader loop", "times the GPU-data loop")
-    for name, seconds in rows:
-        table.add_row(name, f"{seconds:.3f}", f"{rows[0][1] / seconds:.1f}", f"{rows[1][1] / seconds:.1f}")
-    machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Python {platform.python_version()}"
-    Console().print(f"{options.model}, batch {BATCH}, {options.precision}, {options.samples} images, {machine}", table)
-    if options.json:
-        options.json.write_text(json.dumps({"machine": machine, "options": vars(options), "rows": rows}, default=str))
+        for name in options.models.split(","):
+            model = dataclasses.replace(trial, model=ModelChoice(name)).resolved()
+            times = {}
+            for size in (int(n) for n in options.packs.split(",")):
+                times[f"lastlayer, pack of {size}"] = packed(model, size, options.samples // BATCH)
+                console.print(name, size, round(times[f"lastlayer, pack of {size}"], 3))
+            usual = times["plain loop, data on the GPU"] = plain_loop(
+                model, dataset, options.loop_epochs, on_device=True
+            )
+            slow = times["plain loop, DataLoader"] = plain_loop(model, dataset, options.loop_epochs, on_device=False)
+            for what, seconds in times.items():
+                row = {"model": name, "what": what, "seconds_per_model_epoch": round(seconds, 3)}
+                row |= {
+                    "times_dataloader_loop": round(slow / seconds, 1),
+                    "times_gpu_data_loop": round(usual / seconds, 1),
+                }
+                rows.append(row)
+                console.print(*row.values())
+    return rows
+
+
+def agreement(options: argparse.Namespace, console: Console) -> list[dict[str, object]]:
+    """A row for every way to train, with mean and standard deviation over five seeds of what was measured."""
+    trial = Trial(
+        data=DataChoice(options.data),
+        model=ModelChoice(options.models.split(",")[0]),
+        schedule=Schedule(epochs=options.epochs),
+        augmentation=Augmentation(crop=4, flip=True),
+        batch_size=BATCH,
+        evaluations=1,
+    )
+    dataset = load_data(trial.data, options.data_root)
+    seeds = [dataclasses.replace(trial, seed=seed).resolved() for seed in range(5)]
+    low = [dataclasses.replace(one, precision=options.precision).resolved() for one in seeds]
+    with tempfile.TemporaryDirectory() as folder:
+        plan, alone = Plan(Path(folder) / "packed", "cuda"), Plan(Path(folder) / "alone", "cuda")
+        for trials, where in ((low, plan), (low[:1], alone)):
+            for event in run_trials(trials, where, dataset):
+                if event.kind == "failed":
+                    raise RuntimeError(event.message)
+        results = {f"packed, {options.precision}": [plan.folder(one).result() for one in low]}
+        ours, theirs = (where.folder(low[0]).tensors("weights") for where in (plan, alone))
+        apart = max(float((ours[name].double() - theirs[name].double()).abs().max()) for name in ours)
+        console.print(f"seed 0 in the pack and alone: largest difference of a weight {apart:g}")
+    plain = []
+    for one in seeds:
+        plain.append(finish_fit(fit(one, device="cuda", dataset=dataset)))
+        console.print(f"plain, seed {one.seed}: {plain[-1]['measures']['test']['accuracy']:.4f}")
+    results["plain, float32"] = plain
+    rows: list[dict[str, object]] = []
+    for what, found in results.items():
+        for part, measure in (("test", "accuracy"), ("train", "accuracy"), ("train", "nc1"), ("train", "intra_mean")):
+            values = [result["measures"][part][measure] for result in found]
+            row: dict[str, object] = {"what": what, "measure": f"{part} {measure}"}
+            row |= {"mean": round(statistics.mean(values), 5), "deviation": round(statistics.stdev(values), 5)}
+            rows.append(row | {f"seed_{i}": round(value, 5) for i, value in enumerate(values)})
+    return rows
+
+
+def show(rows: Sequence[dict[str, object]], console: Console, file: Path | None) -> None:
+    """Print rows as a table, and write them to a file if one is given."""
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    console.print(describe_machine(), table)
+    if file is not None:
+        with file.open("w", newline="") as out:
+            writer = csv.DictWriter(out, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default="resnet20")
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--loop-epochs", type=int, default=3, help="epochs of the ordinary loops")
+    parser.add_argument("--packs", default="1,8")
+    parser.add_argument("--samples", type=int, default=50_000)
+    parser.add_argument("--precision", default="bfloat16")
+    parser.add_argument("--agreement", action="store_true")
+    parser.add_argument("--data", default="cifar10")
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--csv", type=Path)
+    options = parser.parse_args()
+    console = Console()
+    show((agreement if options.agreement else compare)(options, console), console, options.csv)
 
 
 if __name__ == "__main__":

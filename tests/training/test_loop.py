@@ -88,7 +88,7 @@ def test_dropout_draws_from_the_trials_own_generator() -> None:
             training.network.backbone = Dropping(dataset.in_shape)
             training.network.head = type(training.network.head)(8, 10)
         training.optimiser = torch.optim.SGD(training.network.parameters(), lr=0.1)
-        training._draws = True
+        training.draws = True
         for _ in training.train_epoch():
             if disturb:
                 torch.rand(7)

@@ -14,16 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from lastlayer import data, losses
-from lastlayer.heads import LargeMarginHead
+from lastlayer.heads import Head, LargeMarginHead
 from lastlayer.losses import Target, large_margin
 from lastlayer.runs import RunFolder
 from lastlayer.training import measuring, streaming
 from lastlayer.training.logging import Logger, make_logger
 from lastlayer.training.machine import describe_machine
+from lastlayer.training.measuring import Outputs
 from lastlayer.training.network import Network
 from lastlayer.training.optimise import make_optimiser, rate_factor
 from lastlayer.training.parts import check_inputs, load_data, make_loss, make_network
 from lastlayer.training.ranks import Ranks
+from lastlayer.training.saving import Saver
 from lastlayer.training.trial import Trial
 
 
@@ -47,25 +49,48 @@ class Progress:
     accuracy: float | None
 
 
+def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """function(*arguments): what a runner may compile."""
+    return function(*arguments)
+
+
 def objective(
-    network: Network, loss: losses.Loss, teacher: Network | None, inputs: Tensor, target: Target
+    network: Network,
+    loss: losses.Loss,
+    teacher: Network | None,
+    inputs: Tensor,
+    target: Target,
+    call: Callable[..., Any] = call,
 ) -> tuple[Tensor, Tensor]:
-    """The loss and the plain logits of normalised inputs, for the four ways in which losses want their arguments."""
-    features = network.backbone(inputs)
-    head = network.head
+    """The loss and the plain logits of normalised inputs."""
+    features = call(network.backbone, inputs)
+    judged: tuple[Tensor, Tensor] = call(judge, network.head, loss, features, target, teach(teacher, inputs, call))
+    return judged
+
+
+def teach(teacher: Network | None, inputs: Tensor, call: Callable[..., Any] = call) -> tuple[Tensor, Tensor] | None:
+    """The teacher's logits and features."""
+    if teacher is None:
+        return None
+    with torch.no_grad():
+        features = call(teacher.backbone, inputs)
+        return teacher.head(features), features
+
+
+def judge(
+    head: Head, loss: losses.Loss, features: Tensor, target: Target, taught: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """The loss and the plain logits of features, for the four ways in which losses want their arguments."""
     logits = head(features)
     if isinstance(head, LargeMarginHead):
         head.step += 1
         options = {**loss.hyperparameters(), "margin": head.margin, "lam": head.lam}
         return large_margin(features, head.weight, target, **options), logits
-    if teacher is None:
+    if taught is None:
         return loss(logits, target), logits
-    with torch.no_grad():
-        teacher_features = teacher.backbone(inputs)
-        teacher_logits = teacher.head(teacher_features)
     if isinstance(loss, losses.FeatureNormDistillationLoss):
-        return loss(logits, features, teacher_logits, teacher_features, target), logits
-    return loss(logits, teacher_logits, target), logits
+        return loss(logits, features, *taught, target), logits
+    return loss(logits, taught[0], target), logits
 
 
 class Training:
@@ -133,7 +158,7 @@ class Training:
         self.correct = torch.zeros((), dtype=torch.int64, device=self.device)
         self.first_bad = torch.zeros((), dtype=torch.int64, device=self.device)
         # of a model from elsewhere nobody knows what it draws
-        self._draws = ":" in trial.model.name or any(
+        self.draws = ":" in trial.model.name or any(
             isinstance(m, nn.modules.dropout._DropoutNd) for m in self.network.modules()
         )
         # a runner may put something faster in the place of these two
@@ -183,7 +208,7 @@ class Training:
         self.total.zero_()
         self.correct.zero_()
         self.first_bad.fill_(self.steps)
-        run_step = self._step_with_own_dropout if self._draws and self.device.type == "cpu" else self.run_step
+        run_step = self._step_with_own_dropout if self.draws and self.device.type == "cpu" else self.run_step
         for step in range(self.epoch * self.steps_per_epoch, (self.epoch + 1) * self.steps_per_epoch):
             run_step()
             # at once where looking costs nothing; a rank that left alone would keep the others waiting
@@ -220,9 +245,15 @@ class Training:
 
     def step(self) -> None:
         """One step, from the order of the samples to the update of the parameters, without a word from the host."""
-        loss, hits = self._loss_and_hits()
+        inputs, answer, target = self.draw()
+        with self.autocast():
+            loss, logits = self.objective(self.network, self.loss, self.teacher, inputs, answer)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        self.descend(loss, logits, target)
+
+    def descend(self, loss: Tensor, logits: Tensor, target: Tensor) -> None:
+        """Update the parameters by their gradients, and the sums of the epoch."""
         if self.ranks is not None:
             self.ranks.average_gradients(self.network)
         if self.trial.optimiser.clip is not None:
@@ -230,7 +261,7 @@ class Training:
         self._set_rate()
         self.optimiser.step()
         self.total += loss.detach()
-        self.correct += hits
+        self.correct += ((logits if logits.dim() == 1 else logits.argmax(1)) == target).count_nonzero()
         if self.device.type != "cpu" or self.ranks is not None:
             worst = torch.where(loss.detach().isfinite(), self.first_bad, self.first_bad.minimum(self.cursor))
             self.first_bad.copy_(worst)
@@ -259,7 +290,8 @@ class Training:
             index = self.order[self.cursor % self.steps_per_epoch * self.batch_size + self.offsets]
         return self.dataset.train.inputs[index], self.dataset.train.target[index]
 
-    def _loss_and_hits(self) -> tuple[Tensor, Tensor]:
+    def draw(self) -> tuple[Tensor, Target, Tensor]:
+        """The next batch: normalised inputs, what the loss takes as target, and the labels."""
         chosen, target = self._batch()
         wanted = self.trial.augmentation
         if chosen.dim() == 4:
@@ -267,16 +299,19 @@ class Training:
                 chosen, padding=wanted.crop, flip=0.5 * wanted.flip, degrees=wanted.rotation, generator=self.generator
             )
         inputs = self.network.normalize(chosen)
-        answer: Target = target
-        if wanted.mixup or wanted.cutmix:
-            inputs, answer = data.mix(
-                inputs, target, mixup_alpha=wanted.mixup, cutmix_alpha=wanted.cutmix,
-                probability=wanted.mix_probability, generator=self.generator,
-            )  # fmt: skip
-        low = self.trial.precision == "bfloat16"
-        with torch.autocast(self.device.type, torch.bfloat16) if low else contextlib.nullcontext():
-            loss, logits = self.objective(self.network, self.loss, self.teacher, inputs, answer)
-        return loss, (logits.argmax(1) == target).count_nonzero()
+        if not (wanted.mixup or wanted.cutmix):
+            return inputs, target, target
+        mixed, answer = data.mix(
+            inputs, target, mixup_alpha=wanted.mixup, cutmix_alpha=wanted.cutmix,
+            probability=wanted.mix_probability, generator=self.generator,
+        )  # fmt: skip
+        return mixed, answer, target
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """The precision of the forward pass."""
+        if self.trial.precision == "bfloat16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return contextlib.nullcontext()
 
     def _step_with_own_dropout(self) -> None:
         """Dropout draws from torch's global generator: lend it this trial's state for one step."""
@@ -302,10 +337,23 @@ class Training:
             details,
         )
 
-    def keep_best(self) -> float:
+    def outputs(self, split: data.Split, network: Network | None = None) -> Generator[Progress, None, Outputs]:
+        """`measuring.outputs` of the network, or of another, yielding until the device has made them."""
+        batches = measuring.outputs_in_turns(self.network if network is None else network, split)
+        step = self.epoch * self.steps_per_epoch
+        while True:
+            try:
+                next(batches)
+            except StopIteration as stop:
+                yield from self._until_finished(step)
+                made: Outputs = stop.value
+                return made
+            yield self._progress(step)
+
+    def keep_best(self) -> Generator[Progress, None, float]:
         """Validation accuracy now; the network is kept if it is the best so far."""
         assert self.dataset.validation is not None
-        made = measuring.outputs(self.network, self.dataset.validation)
+        made = yield from self.outputs(self.dataset.validation)
         accuracy = made.accuracy
         if accuracy is None:
             accuracy = float((made.logits.argmax(1) == made.target).double().mean())
@@ -360,11 +408,11 @@ def fit(
         if folder is not None:
             folder.start(trial.to_dict())
         try:
-            with make_logger(tensorboard, trial) as log:
+            with make_logger(tensorboard, trial) as log, Saver(folder, torch.device(device)) as saver:
                 given = load_data(trial.data, data_root) if dataset is None else dataset
                 training = Training(trial, given, device, _load_teacher(trial, runs), ranks)
                 with _same_threads():
-                    return (yield from _fit(training, folder, log, prepare, state))
+                    return (yield from _fit(training, folder, log, saver, prepare, state))
         except Exception as error:
             if folder is not None:
                 with contextlib.suppress(OSError):  # on a full disk the reason itself is what the caller must hear
@@ -412,6 +460,7 @@ def _fit(
     training: Training,
     folder: RunFolder | None,
     log: Logger,
+    saver: Saver,
     prepare: Callable[[Training], None] | None,
     state: dict[str, Any] | None,
 ) -> Generator[Progress, None, dict[str, Any]]:
@@ -439,17 +488,17 @@ def _fit(
     while True:
         line: dict[str, Any] = {"epoch": training.epoch, **training.last}
         if training.epoch and dataset.validation is not None:
-            line["validation"] = {"accuracy": training.keep_best()}
+            line["validation"] = {"accuracy": (yield from training.keep_best())}
         if training.epoch in wanted and training.epoch not in {entry["epoch"] for entry in history}:
-            line["train"], line["test"], picture = _measure(training, chosen)
+            line["train"], line["test"], picture = yield from _measure(training, chosen)
             history.append({**line, "epoch": training.epoch})
             taken.append(picture)
         line["seconds"] = time.perf_counter() - began
         log(line)
         if folder is not None and (state is None or training.epoch > state["epoch"]):
-            folder.append_metrics(line)
-            folder.save_checkpoint(
+            saver.save(
                 training.epoch,
+                line,
                 {
                     **training.state(),
                     "history": history,
@@ -462,13 +511,16 @@ def _fit(
         if training.epoch == trial.schedule.epochs:
             break
         yield from training.train_epoch()
-    return _finish(training, folder, history, taken, chosen, time.perf_counter() - began)
+    saver.wait()
+    return (yield from _finish(training, folder, history, taken, chosen, time.perf_counter() - began))
 
 
-def _measure(training: Training, chosen: Tensor) -> tuple[dict[str, float], dict[str, float], dict[str, Tensor]]:
+def _measure(
+    training: Training, chosen: Tensor
+) -> Generator[Progress, None, tuple[dict[str, float], dict[str, float], dict[str, Tensor]]]:
     network, loss, dataset = training.network, training.loss, training.dataset
-    train = measuring.outputs(network, dataset.train)
-    test = measuring.outputs(network, dataset.test)
+    train = yield from training.outputs(dataset.train)
+    test = yield from training.outputs(dataset.test)
     for part, made in (("training", train), ("test", test)):
         if not bool(made.logits.isfinite().all()):
             what = f"the logits of the {part} samples are not finite in evaluation mode after the update"
@@ -487,7 +539,7 @@ def _finish(
     taken: list[dict[str, Tensor]],
     chosen: Tensor,
     seconds: float,
-) -> dict[str, Any]:
+) -> Generator[Progress, None, dict[str, Any]]:
     trial, dataset = training.trial, training.dataset
     result: dict[str, Any] = {
         "trial": trial.to_dict(),
@@ -508,18 +560,18 @@ def _finish(
         "machine": describe_machine(training.device),
     }
     snapshots = measuring.finished_snapshots(
-        [entry["epoch"] for entry in history], taken, measuring.outputs(training.network, dataset.test), chosen
+        [entry["epoch"] for entry in history], taken, (yield from training.outputs(dataset.test)), chosen
     )
     weights = training.network.state_dict()
     if dataset.validation is not None:
-        made = measuring.outputs(training.network, dataset.validation)
+        made = yield from training.outputs(dataset.validation)
         result["measures"]["validation"] = measuring.measure(
             training.network, training.loss, dataset, made, on_test=False
         )
     if training.best is not None:
         best = make_network(trial, dataset).to(training.device)
         best.load_state_dict(training.best["network"])
-        made = measuring.outputs(best, dataset.test)
+        made = yield from training.outputs(dataset.test, best)
         result["best"] = {
             "epoch": training.best["epoch"],
             "validation_accuracy": training.best["accuracy"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -11,12 +11,13 @@ from torch import Tensor
 
 from lastlayer import geometry, losses, measures
 from lastlayer.data import Dataset, Split
+from lastlayer.heads import Head
 from lastlayer.training.network import Network
 
 SNAPSHOT_SAMPLES = 500
 HISTOGRAM_BINS = 80
 LARGEST_MATRIX = 200  # classes up to which the cosine matrix is kept
-LARGEST_BATCH = 1000  # samples,
+LARGEST_BATCH = 1000  # samples on a CPU,
 LARGEST_INPUTS = 1000 * 3 * 64**2  # or numbers of them: a backbone takes some hundred times its inputs
 LARGEST_LOGITS = 1 << 26  # entries of logits held at once; a split with more is measured in part
 
@@ -71,39 +72,47 @@ def limits(dataset: Dataset) -> tuple[str, ...]:
 
 def outputs(network: Network, split: Split) -> Outputs:
     """Features and logits of every sample of a split, or of its `measured_part`."""
+    batches = outputs_in_turns(network, split)
+    while True:
+        try:
+            next(batches)
+        except StopIteration as stop:
+            made: Outputs = stop.value
+            return made
+
+
+def outputs_in_turns(network: Network, split: Split) -> Generator[None, None, Outputs]:
+    """`outputs`, with a pause after each batch for others on the same device."""
     part = measured_part(split, network.head.num_classes)
-    with full_precision(network):
-        made = ((network.head.features(hidden), network.head(hidden)) for hidden in _hidden(network, part))
-        features, logits = _gathered(made, len(part))
-        accuracy = None
-        if part is not split:
-            decisions = ((network.head(hidden).argmax(1),) for hidden in _hidden(network, split))
-            (decided,) = _gathered(decisions, len(split))
-            accuracy = float((decided == split.target.to(decided.device)).double().mean())
+    features, logits = yield from _gathered(network, part, lambda head, x: (head.features(x), head(x)))
+    accuracy = None
+    if part is not split:
+        (decided,) = yield from _gathered(network, split, lambda head, x: (head(x).argmax(1),))
+        accuracy = float((decided == split.target.to(decided.device)).double().mean())
     return Outputs(features, logits, part.target.to(logits.device), accuracy)
 
 
-def _gathered(batches: Iterable[tuple[Tensor, ...]], count: int) -> tuple[Tensor, ...]:
-    """Batches one below the other.
+def _gathered(
+    network: Network, split: Split, read: Callable[[Head, Tensor], tuple[Tensor, ...]]
+) -> Generator[None, None, tuple[Tensor, ...]]:
+    """What is read off the backbone's output, batches one below the other.
 
     Each is put in its place at once: kept until the end, they would lie in memory where the batches' inputs were, and
     the allocator could give none of that to the next batch.
     """
     wholes: tuple[Tensor, ...] = ()
-    start = 0
-    for made in batches:
-        wholes = wholes or tuple(part.new_empty(count, *part.shape[1:]) for part in made)
-        for whole, part in zip(wholes, made, strict=True):
-            whole[start : start + len(part)] = part
-        start += len(made[0])
-    return wholes
-
-
-def _hidden(network: Network, split: Split) -> Iterator[Tensor]:
     device = next(network.parameters()).device
-    batch_size = max(1, min(LARGEST_BATCH, LARGEST_INPUTS // split.inputs.shape[1:].numel()))
+    most = LARGEST_BATCH if device.type == "cpu" else len(split)
+    batch_size = max(1, min(most, LARGEST_INPUTS // split.inputs.shape[1:].numel()))
     for start in range(0, len(split), batch_size):
-        yield network.backbone(network.normalize(split.inputs[start : start + batch_size].to(device)))
+        rows = slice(start, start + batch_size)
+        with full_precision(network):  # in each turn anew: others must not run in it
+            made = read(network.head, network.backbone(network.normalize(split.inputs[rows].to(device))))
+            wholes = wholes or tuple(part.new_empty(len(split), *part.shape[1:]) for part in made)
+            for whole, part in zip(wholes, made, strict=True):
+                whole[rows] = part
+        yield
+    return wholes
 
 
 def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs, *, on_test: bool) -> dict[str, float]:

@@ -21,7 +21,8 @@ def fits(dataset: Dataset, device: torch.device) -> bool:
         return True
     free = torch.cuda.mem_get_info(device)[0]
     splits = (dataset.train, dataset.test, dataset.validation, dataset.unknown)
-    return sum(split.inputs.nbytes for split in splits if split is not None) <= RESIDENT_SHARE * free
+    elsewhere = [split.inputs for split in splits if split is not None and split.target.device.type != "cuda"]
+    return sum(inputs.nbytes for inputs in elsewhere) <= RESIDENT_SHARE * free
 
 
 class _Rows(TorchDataset[tuple[Tensor, Tensor]]):

@@ -1,0 +1,196 @@
+"""The scheduler of packed trials, on the CPU: the same turns, lanes and stacks as on a GPU, without graphs."""
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lastlayer import data
+from lastlayer.runners import Event, Plan, _graphs, pack
+from lastlayer.runners.pack import run_packed
+from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
+from lastlayer.training.loop import Training, call, finish_fit, fit, objective
+
+TRIAL = Trial(
+    data=DataChoice("digits", train=128),
+    model=ModelChoice("mlp", {"width": 8}),
+    schedule=Schedule(epochs=2),
+    batch_size=32,
+    evaluations=1,
+)
+
+
+def varied() -> list[Trial]:
+    losses = ("ce", "sln", "bce", "ls", "large-margin", "batch-ce", "mse", "ce", "ce")
+    trials = [dataclasses.replace(TRIAL, loss=LossChoice(name), seed=seed) for seed, name in enumerate(losses)]
+    trials[7] = dataclasses.replace(trials[7], optimiser=Optimiser("adamw", clip=0.5))
+    trials[8] = dataclasses.replace(trials[8], model=ModelChoice("mlp", {"width": 6}))
+    return [trial.resolved() for trial in trials]
+
+
+def run(trials: list[Trial], plan: Plan) -> list[Event]:
+    return list(run_packed(trials, deque(range(len(trials))), plan, torch.device("cpu")))
+
+
+def ends(events: list[Event]) -> dict[int, str]:
+    return {event.index: event.kind for event in events if event.kind in ("done", "failed")}
+
+
+def same(one: Plan, other: Plan, trial: Trial) -> bool:
+    ours, theirs = (plan.folder(trial).tensors("weights") for plan in (one, other))
+    measured = [plan.folder(trial).result()["measures"] for plan in (one, other)]
+    return all(torch.equal(ours[name], theirs[name]) for name in ours) and measured[0] == measured[1]
+
+
+def test_a_trial_alone_or_packed_gives_the_same_bits(tmp_path: Path) -> None:
+    trials = varied()
+    packed, alone = Plan(tmp_path / "packed", pack=16), Plan(tmp_path / "alone", pack=1)
+    assert set(ends(run(trials, packed)).values()) == {"done"}
+    assert set(ends(run(trials, alone)).values()) == {"done"}
+    assert all(same(packed, alone, trial) for trial in trials)
+
+
+def test_packed_trials_learn_what_plain_ones_do(tmp_path: Path) -> None:
+    trials = varied()[:3]
+    plan = Plan(tmp_path)
+    run(trials, plan)
+    for trial in trials:
+        plain = finish_fit(fit(trial))["history"][-1]
+        packed = plan.folder(trial).result()["history"][-1]
+        assert packed["loss"] == pytest.approx(plain["loss"], rel=1e-5)
+
+
+def test_a_trial_that_fails_leaves_its_companions_as_they_are(tmp_path: Path) -> None:
+    good = varied()[:2]
+    bad = dataclasses.replace(TRIAL, loss=LossChoice("mse"), optimiser=Optimiser(lr=1e6, weight_decay=0.0)).resolved()
+    packed, alone = Plan(tmp_path / "packed", pack=4), Plan(tmp_path / "alone", pack=1)
+    events = run([good[0], bad, good[1]], packed)
+    assert ends(events) == {0: "done", 1: "failed", 2: "done"}
+    assert "not finite" in packed.folder(bad).failure()["error"]
+    run(good, alone)
+    assert all(same(packed, alone, trial) for trial in good)
+
+
+def test_an_error_within_a_step_is_written_down_by_every_trial_of_the_lane(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(trainings: object, *, stacked: bool) -> Callable[[], None]:
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(pack, "fastest_step", broken)
+    trials = varied()[:2]
+    plan = Plan(tmp_path)
+    assert set(ends(run(trials, plan)).values()) == {"failed"}
+    assert all("the device is gone" in plan.folder(trial).failure()["error"] for trial in trials)
+
+
+def test_lanes_start_apart_and_the_pack_is_never_larger_than_asked(tmp_path: Path) -> None:
+    trials = [dataclasses.replace(TRIAL, seed=seed).resolved() for seed in range(12)]
+    running: set[int] = set()
+    most, begun = 0, []
+    for event in run_packed(trials, deque(range(12)), Plan(tmp_path, pack=10), torch.device("cpu")):
+        if event.kind == "start":
+            running.add(event.index)
+            begun.append((event.index, len(running)))
+        elif event.kind in ("done", "failed"):
+            running.remove(event.index)
+        most = max(most, len(running))
+    assert most == 10
+    assert [index for index, _ in begun] == list(range(12))
+
+
+def test_data_is_read_once_for_all_and_trouble_with_it_fails_its_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def counting(choice: DataChoice, root: Path | None = None) -> data.Dataset:
+        read.append(choice.name)
+        if choice.name == "wine":
+            raise OSError("no disk")
+        return data.subset(data.load(choice.name), 128)
+
+    monkeypatch.setattr(pack, "load_data", counting)
+    monkeypatch.setattr("lastlayer.training.loop.load_data", counting)
+    trials = [dataclasses.replace(TRIAL, seed=seed).resolved() for seed in range(3)]
+    trials.append(dataclasses.replace(TRIAL, data=DataChoice("wine")).resolved())
+    assert ends(run(trials, Plan(tmp_path, pack=1))) == {0: "done", 1: "done", 2: "done", 3: "failed"}
+    assert read.count("digits") == 1
+
+
+def test_closing_a_pack_leaves_runs_that_go_on_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lastlayer.runners._events.REPORT_SECONDS", 0.0)
+    trials = varied()[:2]
+    whole, cut = Plan(tmp_path / "whole"), Plan(tmp_path / "cut")
+    run(trials, whole)
+    events: Any = run_packed(trials, deque(range(2)), cut, torch.device("cpu"))
+    for event in events:
+        if event.kind == "progress" and event.progress.epoch == 1:
+            break
+    events.close()
+    assert cut.folder(trials[0]).status == "interrupted"
+    run(trials, cut)
+    assert all(same(whole, cut, trial) for trial in trials)
+
+
+def test_what_does_not_stack_says_so_and_runs_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("no stack today")
+
+    monkeypatch.setattr(_graphs, "Stack", refuse)
+    trials = varied()[:2]
+    plan = Plan(tmp_path)
+    with pytest.warns(UserWarning, match="does not run as a stack with others .*no stack today") as said:
+        assert set(ends(run(trials, plan)).values()) == {"done"}
+    assert len(said) == 1
+    for trial in trials:
+        plain = finish_fit(fit(trial))["measures"]
+        assert plan.folder(trial).result()["measures"] == plain
+
+
+def broken_call(*_: object) -> None:
+    raise RuntimeError("no compiler")
+
+
+@pytest.mark.parametrize(
+    ("compiled", "said"),
+    [(call, ["a CUDA graph"]), (broken_call, ["a CUDA graph", "compiled kernels"])],
+)
+def test_a_training_falls_from_graph_to_compiled_to_eager_and_keeps_its_state(
+    monkeypatch: pytest.MonkeyPatch, compiled: Callable[..., Any], said: list[str]
+) -> None:
+    def refuse(step: Callable[[], None], trainings: object) -> None:
+        step()
+        raise RuntimeError("no capture")
+
+    monkeypatch.setattr(_graphs, "_captured", refuse)
+    monkeypatch.setattr(_graphs, "_compiled", lambda: compiled)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    training = Training(TRIAL.resolved(), data.load("digits"))
+    weights = [parameter.detach().clone() for parameter in training.network.parameters()]
+    with pytest.warns(UserWarning, match="does not run as") as warned:
+        step = _graphs._alone(training)
+    assert [str(one.message).split("does not run as ")[1].split(" (")[0] for one in warned] == said
+    assert all(torch.equal(a, b) for a, b in zip(weights, training.network.parameters(), strict=True))
+    assert (int(training.cursor), training.number) == (0, 0)
+    step()
+    reference = Training(TRIAL.resolved(), data.load("digits"))
+    reference.step()
+    for ours, theirs in zip(training.network.parameters(), reference.network.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert (training.objective is objective) == (len(said) == 2)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_trial_alone_or_packed_gives_the_same_bits(tmp_path: Path) -> None:
+    trials = varied()[:4]
+    packed, alone = Plan(tmp_path / "packed", "cuda"), Plan(tmp_path / "alone", "cuda", pack=1)
+    for plan in (packed, alone):
+        assert set(ends(list(run_packed(trials, deque(range(4)), plan, torch.device("cuda")))).values()) == {"done"}
+    assert all(same(packed, alone, trial) for trial in trials)
