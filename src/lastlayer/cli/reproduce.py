@@ -210,17 +210,18 @@ def _print_list(console: Console, artifacts: list[Artifact], store: Store, devic
 
     kind = "cuda" if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()) else "cpu"
     table = Table(title="Tables, figures and theorems of the papers")
-    for name in ("artifact", "where", "shows", "data"):
-        table.add_column(name, overflow="fold")
+    table.add_column("artifact", no_wrap=True)
+    table.add_column("what it shows, where, on what data", overflow="fold")
     for size in SIZES:
-        table.add_column(size, justify="right")
+        table.add_column(size, justify="right", no_wrap=True)
     table.add_column("results")
     with console.status("estimating times"):
         for one in artifacts:
             trials = {size: all_trials(one.grid(size)) for size in SIZES}
             sets = sorted({trial.data.name for size in SIZES[1:] for trial in trials[size]})
             times = ["computed" if one.compute else _time(trials[size], kind) for size in SIZES]
-            table.add_row(one.name, one.where, one.shows, ", ".join(sets), *times, " ".join(store.sizes(one.name)))
+            about = f"{one.shows} ({one.where}{': ' if sets else ''}{', '.join(sets)})"
+            table.add_row(one.name, about, *times, " ".join(store.sizes(one.name)))
     console.print(table)
     console.print(f"trials and their estimated time on this machine ({kind}), evaluations left out", highlight=False)
 
@@ -233,8 +234,8 @@ def _time(trials: list[Trial], kind: str) -> str:
 
 def _duration(seconds: float) -> str:
     if math.isnan(seconds):
-        return "?"
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        return "?"  # a package or a file of its models is not here
+    for unit, length in (("years", 31_557_600), ("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{seconds / length:.3g} {unit}"
     return f"{seconds:.2g} s"
