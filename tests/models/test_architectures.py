@@ -52,6 +52,17 @@ def test_cifar_resnet_shortcut_is_strided_and_zero_padded() -> None:
     torch.testing.assert_close(block(x), expected)
 
 
+def test_cifar_resnets_of_another_width() -> None:
+    x = torch.rand(2, 3, 32, 32)
+    half, whole = (models.create("resnet20", (3, 32, 32), width=width) for width in (8, 16))
+    assert half(x).shape == (2, 32)
+    sizes = [sum(p.numel() for p in model.parameters() if p.dim() == 4) for model in (half, whole)]
+    first = 27 * 8  # the stem's input keeps its three channels
+    assert sizes[1] - 2 * first == 4 * (sizes[0] - first)
+    with pytest.raises(ValueError, match=r"even number .* got 7"):
+        models.create("resnet20", (3, 32, 32), width=7)
+
+
 @pytest.mark.parametrize("name", ["resnet20", "resnet18", "densenet121"])
 def test_final_relu_decides_the_sign_of_features(name: str) -> None:
     options = {"growth": 4} if name == "densenet121" else {}

@@ -63,9 +63,9 @@ class Settings:
     ] = None
     decay: Annotated[str | None, typer.Option(help="Decay on all or head.", rich_help_panel=_TRAINING)] = None
     clip: Annotated[float | None, typer.Option(help="Largest gradient norm.", rich_help_panel=_TRAINING)] = None
-    schedule: Annotated[str | None, typer.Option(help="cosine, milestones, constant.", rich_help_panel=_TRAINING)] = (
-        None
-    )
+    schedule: Annotated[
+        str | None, typer.Option(help="cosine, linear, milestones, constant.", rich_help_panel=_TRAINING)
+    ] = None
     warmup: Annotated[float | None, typer.Option(help="Epochs of linear rise.", rich_help_panel=_TRAINING)] = None
     label_smoothing: Annotated[
         float | None, typer.Option(help="Share of a label spread over all classes.", rich_help_panel=_TRAINING)
