@@ -71,12 +71,34 @@ def test_safetensors_pair(tmp_path: Path) -> None:
     assert set(dataset.checksums) == {"train.safetensors", "test.safetensors"}
 
 
+@pytest.mark.parametrize("labels", ["target", "targets", "labels", "y"])
+@pytest.mark.parametrize("inputs", ["features", "x"])
+def test_arrays_may_have_other_names(tmp_path: Path, inputs: str, labels: str) -> None:
+    x, y = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32), np.arange(20) % 4
+    np.savez(tmp_path / "whole.npz", **{inputs: x, labels: y})
+    assert len(data.load(tmp_path / "whole.npz").train) == 16
+    parts = {f"{inputs}_train": x, f"{labels}_train": y, f"{inputs}_test": x[:8], f"{labels}_test": y[:8]}
+    save_file({name: torch.from_numpy(array) for name, array in parts.items()}, tmp_path / "parts.safetensors")
+    dataset = data.load(tmp_path / "parts.safetensors")
+    assert torch.equal(dataset.train.inputs, torch.from_numpy(x))
+    assert dataset.test.target.tolist() == y[:8].tolist()
+    texts = np.array(["ant", "bee", "cat", "dog"])[y]
+    np.savez(tmp_path / "texts.npz", **{inputs: x, labels: texts})
+    assert data.load(tmp_path / "texts.npz").class_names == ("ant", "bee", "cat", "dog")
+
+
+def test_two_names_for_the_same_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), y=np.arange(4) % 2, labels=np.arange(4))
+    with pytest.raises(ValueError, match=r"a.npz holds labels and y, which mean the same: leave one"):
+        data.load(tmp_path / "a.npz")
+
+
 def test_missing_keys_list_those_found(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=np.zeros((2, 3)), labels=np.zeros(2, int))
-    with pytest.raises(ValueError, match=r"no x and no y; found: images, labels. Expected x_train"):
+    with pytest.raises(ValueError, match=r"holds no features \(or x\); it holds images, labels"):
         data.load(tmp_path / "a.npz")
     np.savez(tmp_path / "b.npz", x_train=np.zeros((2, 3)), y_train=np.zeros(2, int))
-    with pytest.raises(ValueError, match=r"no x_test and no y_test; found: x_train, y_train"):
+    with pytest.raises(ValueError, match=r"holds no features_test \(or x_test\); it holds x_train, y_train"):
         data.load(tmp_path / "b.npz")
 
 

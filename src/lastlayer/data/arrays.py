@@ -1,9 +1,9 @@
 """Arrays in .npz and .safetensors files.
 
-The keys are `x_train`, `y_train`, `x_test`, `y_test`, or `x` and `y` for a file that holds one set. `x` is (N, d)
-features, (N, H, W) grey images, (N, C, H, W) or (N, H, W, C) images; `y` is (N,) integers 0 to K-1, or texts, which
-then name the classes, in sorted order. An optional text array `class_names` (K,) names the classes of integers. Texts
-are for .npz only; pickled arrays are refused.
+The keys are `x_train`, `y_train`, `x_test`, `y_test`, or `x` and `y` for a file that holds one set; `x` may also be
+called features, and `y` target, targets or labels. `x` is (N, d) features, (N, H, W) grey images, (N, C, H, W) or
+(N, H, W, C) images; `y` is (N,) integers 0 to K-1, or texts, which then name the classes, in sorted order. An optional
+text array `class_names` (K,) names the classes of integers. Texts are for .npz only; pickled arrays are refused.
 """
 
 import zipfile
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ._files import CorruptFileError, file_digest
+from ._names import INPUTS, LABELS, TEST, TRAIN, WHOLE, find_name, has_parts
 from .dataset import Dataset, Split
 from .splits import stratified
 
-_PAIRS = {"train": ("x_train", "y_train"), "test": ("x_test", "y_test")}
 _CHANNELS = (1, 3, 4)
 _ROWS = 4096  # looked at together
 
@@ -65,13 +65,12 @@ def arrays(
     checksums = {path.name: file_digest(path)}
     notes: tuple[str, ...] = ()
     if test is not None:
-        train_split = _split(path, content, ("x", "y") if "x" in content else _PAIRS["train"])
-        test_split = _split(other, more, ("x", "y") if "x" in more else _PAIRS["test"])
+        train_split, test_split = _split(path, content, WHOLE, TRAIN), _split(other, more, WHOLE, TEST)
         checksums[other.name] = file_digest(other)
-    elif "x_train" in content or "x_test" in content:
-        train_split, test_split = (_split(path, content, _PAIRS[part]) for part in ("train", "test"))
+    elif has_parts(content):
+        train_split, test_split = (_split(path, content, ending) for ending in (TRAIN, TEST))
     else:
-        whole = _split(path, content, ("x", "y"))
+        whole = _split(path, content, WHOLE)
         _check_highest(path, int(whole.target.max()), len(whole))
         kept, held = stratified(whole.target, test_fraction, seed)
         if not len(held):
@@ -111,13 +110,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise CorruptFileError(f"{path} cannot be read without unpickling, which is refused: {error}") from error
 
 
-def _split(path: Path, content: dict[str, Any], keys: tuple[str, str]) -> Split:
-    missing = [key for key in keys if key not in content]
-    if missing:
-        raise ValueError(
-            f"{path} has no {' and no '.join(missing)}; found: {', '.join(sorted(content)) or 'nothing'}. Expected "
-            "x_train, y_train, x_test, y_test, or x and y for one set"
-        )
+def _split(path: Path, content: dict[str, Any], *endings: str) -> Split:
+    keys = [find_name(path, content, names, endings) for names in (INPUTS, LABELS)]
     x, y = (_tensor(path, key, content[key]) for key in keys)
     if y.ndim != 1 or y.is_floating_point() or y.is_complex():
         raise ValueError(f"{path}: {keys[1]} must be integers (N,), not {y.dtype} {tuple(y.shape)}")
@@ -144,7 +138,8 @@ def _name_labels(path: Path, content: dict[str, Any], more: dict[str, Any]) -> S
     """The names of the classes where the file has them; labels that are texts become numbers, in place."""
     names: Sequence[Any] | None = content.pop("class_names", None)
     more.pop("class_names", None)
-    keys = [(part, key) for part in (content, more) for key in ("y", "y_train", "y_test") if key in part]
+    known = [name + ending for name in LABELS for ending in (WHOLE, TRAIN, TEST)]
+    keys = [(part, key) for part in (content, more) for key in known if key in part]
     texts = [(part, key) for part, key in keys if isinstance(part[key], np.ndarray) and part[key].dtype.kind in "US"]
     if not texts:
         return names

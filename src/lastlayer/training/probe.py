@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ from torch import Tensor
 
 from lastlayer.data import CorruptFileError, Dataset, Split, stratified
 from lastlayer.data._files import file_digest
+from lastlayer.data._names import INPUTS, LABELS, TEST, TRAIN, WHOLE, find_name, has_parts
 from lastlayer.training import measuring
 from lastlayer.training.trial import DataChoice, ModelChoice, Optimiser, Schedule, Trial
 
-FEATURES = ("features", "x")
-LABELS = ("target", "labels", "y")
 STEPS = 800  # more overfit; a million rows take more for their five epochs
 EPOCHS = (5, 50)
 BATCH = (64, 1024)
@@ -41,9 +39,9 @@ def load_features(
 ) -> Dataset:
     """Read embeddings and their labels from .safetensors or .npz files.
 
-    A file holds `features` (N, d), also called x, in any floating dtype, and `target` (N,), also called labels or y,
-    in any integer dtype; or both splits, under the same names with _train and _test behind. A .safetensors file is
-    mapped, not read: rows come into memory as they are used, in the dtype they have.
+    A file holds `features` (N, d), also called x, in any floating dtype, and `target` (N,), also called targets, labels
+    or y, in any integer dtype; or both splits, under the same names with _train and _test behind. A .safetensors file
+    is mapped, not read: rows come into memory as they are used, in the dtype they have.
 
     Args:
         train: the training samples, or both splits.
@@ -68,11 +66,11 @@ def load_features(
         other = Path(test)
         more = _read(other)
         checksums[other.name] = file_digest(other)
-        splits = _split(path, found, ("", "_train")), _split(other, more, ("", "_test"))
-    elif any(name.endswith(("_train", "_test")) for name in found):
-        splits = _split(path, found, ("_train",)), _split(path, found, ("_test",))
+        splits = _split(path, found, WHOLE, TRAIN), _split(other, more, WHOLE, TEST)
+    elif has_parts(found):
+        splits = _split(path, found, TRAIN), _split(path, found, TEST)
     else:
-        whole = _split(path, found, ("",))
+        whole = _split(path, found, WHOLE)
         kept, held = stratified(whole.target, test_fraction, seed)
         splits = whole.select(kept), whole.select(held)
         notes = (f"test set: {test_fraction:g} of each class at random, seed {seed}",)
@@ -120,9 +118,8 @@ def _read(path: Path) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array) for name, array in native.items() if array.dtype.kind in "biuf"}
 
 
-def _split(path: Path, found: dict[str, Tensor], endings: Iterable[str]) -> Split:
-    features = _one(path, found, [name + ending for ending in endings for name in FEATURES])
-    target = _one(path, found, [name + ending for ending in endings for name in LABELS])
+def _split(path: Path, found: dict[str, Tensor], *endings: str) -> Split:
+    features, target = (found[find_name(path, found, names, endings)] for names in (INPUTS, LABELS))
     if features.dim() != 2 or not features.is_floating_point() or not features.numel():
         described = f"{features.dtype} {tuple(features.shape)}"
         raise ValueError(f"{path}: features must be floating point (N, d) and not empty, got {described}")
@@ -130,14 +127,6 @@ def _split(path: Path, found: dict[str, Tensor], endings: Iterable[str]) -> Spli
         described = f"{target.dtype} {tuple(target.shape)}"
         raise ValueError(f"{path}: target must be integers ({len(features)},), one a row of features, got {described}")
     return Split(features, target.long())
-
-
-def _one(path: Path, found: dict[str, Tensor], names: list[str]) -> Tensor:
-    for name in names:
-        if name in found:
-            return found[name]
-    listed = ", ".join(sorted(found)) or "nothing"
-    raise ValueError(f"{path} holds no {names[0]} (or {', '.join(names[1:])}); it holds {listed}")
 
 
 def _statistics(path: Path, features: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
