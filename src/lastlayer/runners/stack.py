@@ -32,11 +32,13 @@ def is_small(trial: Trial, dataset: Dataset) -> bool:
     """Whether layers of the trial's network leave most of a GPU idle; no where only building it could tell."""
     from torch.utils.flop_counter import FlopCounterMode
 
+    if ":" in trial.model.name:  # from elsewhere: building it may mean fetching it
+        return False
     try:
         with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
             backbone = make_network(trial, dataset).backbone
             backbone(torch.empty(trial.batch_size, *dataset.in_shape))
-    except Exception:  # a model from elsewhere may do anything
+    except Exception:  # the trial will meet it again and say so
         return False
     layers = sum(isinstance(module, nn.Conv2d | nn.Linear) for module in backbone.modules())
     return bool(counter.get_total_flops() <= LARGEST_LAYER * max(layers, 1))
