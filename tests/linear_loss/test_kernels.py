@@ -131,6 +131,21 @@ def test_the_sum_lies_in_the_memory_of_the_gradient(dtype: torch.dtype, monkeypa
     torch.testing.assert_close(found.double(), wanted, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [4, N], ids=["chunks", "one chunk"])
+@pytest.mark.parametrize("name", ["ce", "sln", "bce", "batch-ce"])
+def test_bfloat16(name: str, size: int) -> None:
+    exact = [p.detach().bfloat16().double().requires_grad_() for p in layer(N, D, K)]
+    labels, module = target("index", N, K), make(name, K)
+    expected = dense(module, exact, labels)
+    parts = [p.detach().bfloat16().to(DEVICE).requires_grad_() for p in exact]
+    plan = Plan("rows", "test", rows=size)
+    value = linear_loss(*parts[:2], labels.to(DEVICE), module.to(DEVICE), parts[2], plan=plan)
+    torch.testing.assert_close(value.double().cpu(), expected, rtol=1e-2, atol=1e-2)
+    for a, b in zip(gradients_on(value, parts), gradients(expected, exact), strict=True):
+        assert a.dtype is torch.bfloat16
+        assert (a.double().cpu() - b).norm() < 1e-2 * b.norm()
+
+
 def test_float16_gradients_stay_finite() -> None:
     z = torch.full((1, 3), 1.0, dtype=torch.float16, device=DEVICE)
     numbers = [torch.tensor([v], device=DEVICE) for v in (0.0, 1e6, -1e6)]

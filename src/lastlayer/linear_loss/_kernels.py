@@ -46,7 +46,7 @@ def _others(
         keep = (columns < K) & (columns != y)
         x = tl.load(z + row * stride + columns, mask=columns < K, other=0.0).to(tl.float32)
         if SIGMOID:
-            terms = tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x)))
+            terms = tl.maximum(x, 0.0) + tl.log2(1.0 + tl.exp2(-1.4426950408889634 * tl.abs(x))) / 1.4426950408889634
             total += tl.sum(tl.where(keep, terms, 0.0), 0)
         else:
             s = x * scale  # in powers of two
@@ -217,21 +217,13 @@ def best(z: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return value, place, ties
 
 
-def times(values: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Contiguous values times a number, in another dtype."""
-    out = torch.empty_like(values, dtype=dtype)
+def times(values: Tensor, factor: Tensor, out: Tensor) -> Tensor:
+    """Contiguous values times a number, in the dtype and the memory of out, which may be the values'."""
     if values.numel():
-        grid = (triton.cdiv(values.numel(), 4096),)
-        _times[grid](
-            values,
-            factor,
-            out,
-            values.numel(),
-            LARGEST.get(dtype, 0.0),
-            CLAMP=dtype in LARGEST,
-            BLOCK=4096,
-            num_warps=8,
-        )
+        _times[(triton.cdiv(values.numel(), 4096),)](
+            values, factor, out, values.numel(), LARGEST.get(out.dtype, 0.0),
+            CLAMP=out.dtype in LARGEST, BLOCK=4096, num_warps=8,
+        )  # fmt: skip
     return out
 
 

@@ -9,14 +9,15 @@ from torch import Tensor
 
 from lastlayer.linear_loss._compiled import kernels
 from lastlayer.linear_loss._function import Gradients, Layer
-from lastlayer.linear_loss._picked import add_entries
-from lastlayer.linear_loss._products import add_product, input_gradient, logits_of
+from lastlayer.linear_loss._picked import ClassSums
+from lastlayer.linear_loss._products import add_product, input_gradient, logits_of, wide
 from lastlayer.linear_loss._rows import logits_buffer, logits_into
 from lastlayer.linear_loss._target import Batch, chunks
 from lastlayer.losses import Loss
 from lastlayer.losses._classes import AtLabel
 from lastlayer.losses._module import at_least_float32
 
+Entries = tuple[Tensor, Tensor, Tensor]  # samples, classes and dz, (m,) each
 FEW_TIES = 8  # a row, up to which they are gathered and scattered one by one
 
 
@@ -74,40 +75,65 @@ class Margins:
 
     def backward(self, layer: Layer, kept: Any, upstream: Tensor) -> Gradients:
         value, parts = kept
-        gradients = Gradients.zeros(layer)
         slopes = torch.autograd.grad(value, [pairs for pairs, _, _ in parts], upstream, retain_graph=True)
+        every = torch.arange(layer.features.shape[0], device=upstream.device)
+        entries: list[Entries] = []
+        dense = None
         for (_, best_class, tied), slope, labels in zip(parts, slopes, self.batch.labels, strict=True):
             index = labels.index.squeeze(1)
-            add_entries(gradients, layer, index, slope[:, 0])
-            alone = torch.where(tied, 0.0, slope[:, 1])
-            add_entries(gradients, layer, best_class, alone)
+            entries.append((every, index, slope[:, 0]))
+            entries.append((every, best_class, torch.where(tied, 0.0, slope[:, 1])))
             again = (tied & (slope[:, 1] != 0)).nonzero().squeeze(1)
-            for low, high in chunks(again.numel(), self.size):
-                self._share_among_ties(gradients, layer, again[low:high], index, slope[:, 1])
-        return gradients
+            for low, high in chunks(again.numel(), self.size) if again.numel() else ():
+                some = again[low:high]
+                dz = self._shared_among_ties(layer, some, index, slope[:, 1])
+                row, column = dz.nonzero().unbind(1)
+                if row.numel() <= FEW_TIES * some.numel():
+                    entries.append((some[row], column, dz[row, column]))
+                    continue
+                dense = Gradients.zeros(layer) if dense is None else dense
+                add_rows(dense, layer, some, dz)
+        return add_entries(dense, layer, entries)
 
-    def _share_among_ties(self, gradients: Gradients, layer: Layer, some: Tensor, index: Tensor, slope: Tensor) -> None:
-        rows = layer.features[some]
-        z = logits_of(rows, layer.weight, layer.bias).scatter_(1, index[some].unsqueeze(1), float("-inf"))
-        ties = z == z.amax(1, keepdim=True)
-        shares = slope[some] / ties.sum(1)  # (n,)
-        if (entries := ties.nonzero()).shape[0] <= FEW_TIES * max(1, some.numel()):
-            row, column = entries.unbind(1)
-            at, dz = some[row], shares[row].unsqueeze(1)
-            if gradients.features is not None:
-                gradients.features.index_add_(0, at, dz * layer.weight[column])
-            if gradients.weight is not None:
-                gradients.weight.index_add_(0, column, dz * layer.features[at])
-            if gradients.bias is not None:
-                gradients.bias.index_add_(0, column, dz.squeeze(1))
-            return
-        dz = ties * shares.unsqueeze(1)
-        if gradients.features is not None:
-            gradients.features.index_add_(0, some, input_gradient(dz, layer.weight).to(gradients.features.dtype))
-        if gradients.weight is not None:
-            add_product(gradients.weight, dz, rows)
-        if gradients.bias is not None:
-            gradients.bias += dz.sum(0)
+    def _shared_among_ties(self, layer: Layer, some: Tensor, index: Tensor, slope: Tensor) -> Tensor:
+        """The gradient of all logits of some samples, whose largest false ones tie."""
+        z = logits_of(layer.features[some], layer.weight, layer.bias)
+        z = z.scatter_(1, index[some].unsqueeze(1), float("-inf"))
+        ties = (z == z.amax(1, keepdim=True)).to(z.dtype)
+        return ties.mul_((slope[some] / ties.sum(1)).unsqueeze(1))
+
+
+def add_rows(gradients: Gradients, layer: Layer, some: Tensor, dz: Tensor) -> None:
+    """Put in the gradient dz (n, K) of the logits of some samples."""
+    if gradients.features is not None:
+        gradients.features.index_add_(0, some, input_gradient(dz, layer.weight).to(gradients.features.dtype))
+    if gradients.weight is not None:
+        add_product(gradients.weight, dz, layer.features[some])
+    if gradients.bias is not None:
+        gradients.bias += dz.sum(0)
+
+
+def add_entries(dense: Gradients | None, layer: Layer, entries: list[Entries]) -> Gradients:
+    """Gradients of the layer for single entries of that of the logits: a gather and a scatter."""
+    found = Gradients() if dense is None else dense
+    dtype = wide(layer.weight.dtype)
+    if layer.wants_features:
+        features = torch.zeros_like(layer.features, dtype=dtype) if found.features is None else found.features
+        for rows, classes, dz in entries:
+            features.index_add_(0, rows, dz.to(dtype).unsqueeze(1) * layer.weight[classes])
+        found.features = features
+    every_class = torch.cat([classes for _, classes, _ in entries])
+    if layer.wants_weight:
+        sums = ClassSums(layer.weight, every_class)
+        first = 0
+        for rows, _, dz in entries:
+            sums.add(first, dz.to(dtype).unsqueeze(1) * layer.features[rows])
+            first += len(rows)
+        found.weight = sums.add_to(found.weight)
+    if layer.wants_bias and layer.bias is not None:
+        bias = torch.zeros_like(layer.bias, dtype=dtype) if found.bias is None else found.bias
+        found.bias = bias.index_add_(0, every_class, torch.cat([dz for _, _, dz in entries]).to(dtype))
+    return found
 
 
 def best_false(z: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:

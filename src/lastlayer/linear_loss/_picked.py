@@ -27,13 +27,13 @@ class Picked:
 
     def add_to(self, gradients: Gradients, layer: Layer, upstream: Tensor) -> Gradients:
         """Add to gradients, None being zeros; the features' are then in float32 or better."""
-        sums = ClassSums(layer.weight, self.classes) if layer.wants_weight else None
+        sums = ClassSums(layer.weight, self.classes.T.flatten()) if layer.wants_weight else None
         for column, (classes, dz) in enumerate(zip(self.classes.unbind(1), upstream.unbind(1), strict=True)):
             if layer.wants_features:
                 part = dz.unsqueeze(1) * layer.weight[classes]
                 gradients.features = part if gradients.features is None else gradients.features.add_(part)
             if sums is not None:
-                sums.add(column, dz.unsqueeze(1) * layer.features)
+                sums.add(column * len(dz), dz.unsqueeze(1) * layer.features)
         if sums is not None:
             gradients.weight = sums.add_to(gradients.weight)
         if layer.bias is not None and layer.wants_bias:
@@ -44,25 +44,25 @@ class Picked:
 
 
 class ClassSums:
-    """Sums of rows by class, (K, d), that touch the classes (N, m) alone: in float32, rounded once.
+    """Sums of rows by class, (K, d), that touch the classes (m,) alone: in float32, rounded once.
 
     The sums have a row for each class that occurs, not for all K.
     """
 
     def __init__(self, weight: Tensor, classes: Tensor) -> None:
         self.weight = weight
-        order = classes.flatten().sort()
+        order = classes.sort()
         starts = torch.ones_like(order.values)
         starts[1:] = order.values[1:] != order.values[:-1]
         place = starts.cumsum(0) - 1  # of each entry's class among those that occur
         count = min(order.values.numel(), weight.shape[0])
-        self.places = torch.empty_like(place).scatter_(0, order.indices, place).reshape(classes.shape)
+        self.places = torch.empty_like(place).scatter_(0, order.indices, place)
         self.classes = order.values.new_zeros(count).scatter_(0, place, order.values)  # past the last, class 0
         self.sums = torch.zeros(count, weight.shape[1], dtype=wide(weight.dtype), device=weight.device)
 
-    def add(self, column: int, rows: Tensor) -> None:
-        """Add rows (N, d) to the classes of a column."""
-        self.sums.index_add_(0, self.places[:, column], rows.to(self.sums.dtype))
+    def add(self, first: int, rows: Tensor) -> None:
+        """Add rows (n, d) to the classes first..first+n-1 of those given."""
+        self.sums.index_add_(0, self.places[first : first + len(rows)], rows.to(self.sums.dtype))
 
     def add_to(self, total: Tensor | None) -> Tensor:
         """The sums in their places, (K, d), added to a total in place, None being zeros."""
@@ -91,14 +91,3 @@ class Shared:
         if gradients.bias is not None:
             gradients.bias.index_add_(0, self.classes, upstream.sum(0))
         return gradients
-
-
-def add_entries(gradients: Gradients, layer: Layer, classes: Tensor, dz: Tensor) -> None:
-    """Put in a gradient dz (N,) of one logit a sample, that of the class (N,) given: a gather and a scatter."""
-    dz = dz.to(wide(layer.weight.dtype))
-    if gradients.features is not None:
-        gradients.features += (dz.unsqueeze(1) * layer.weight[classes]).to(gradients.features.dtype)
-    if gradients.weight is not None:
-        gradients.weight.index_add_(0, classes, dz.unsqueeze(1) * layer.features)
-    if gradients.bias is not None:
-        gradients.bias.index_add_(0, classes, dz)

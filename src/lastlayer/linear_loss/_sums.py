@@ -76,12 +76,13 @@ class WeightSum:
         return self.result
 
 
-def times(values: Tensor, factor: Tensor | float, dtype: torch.dtype) -> Tensor:
+def times(values: Tensor, factor: Tensor | float, dtype: torch.dtype, *, in_place: bool = False) -> Tensor:
     """Contiguous values times a number in another dtype, in one pass where that is faster."""
     found = kernels(values)
     if found is not None and isinstance(factor, Tensor):
-        return found.times(values, factor, dtype)  # type: ignore[no-any-return]
-    return narrow(values * factor, dtype)
+        out = values if in_place else torch.empty_like(values, dtype=dtype)
+        return found.times(values, factor, out)  # type: ignore[no-any-return]
+    return values.mul_(factor) if in_place else narrow(values * factor, dtype)
 
 
 class RowGradients:
@@ -90,40 +91,45 @@ class RowGradients:
     Args:
         layer: the layer.
         wide_features: whether the features' gradient is kept in float32.
-        single: whether there is one chunk alone. The weight's gradient then needs no sum, and its product can wait for
-            the number everything is multiplied by, which goes into the smaller factor.
+        single: whether there is one chunk alone. No sum is needed then, and the products can wait for the number
+            everything is multiplied by: it goes into the features, which are small, before the weight's product.
     """
 
     def __init__(self, layer: Layer, *, wide_features: bool = False, single: bool = False) -> None:
         h, w = layer.features, layer.weight
         total = wide(w.dtype)
-        self.single = single and h.is_cuda and w.dtype is torch.bfloat16
-        self.waiting: tuple[Tensor, Tensor] | None = None
-        self.features = torch.empty_like(h, dtype=total if wide_features else h.dtype) if layer.wants_features else None
-        self.weight = WeightSum(w) if layer.wants_weight and not self.single else None
-        self.waits = layer.wants_weight and self.single
-        self.bias = None
+        self.waits = single and kernels(h) is not None and w.dtype is torch.bfloat16
+        self.waiting: tuple[Tensor, Layer] | None = None
+        self.features = self.weight = self.bias = None
+        if layer.wants_features and not self.waits:
+            self.features = torch.empty_like(h, dtype=total if wide_features else h.dtype)
+        if layer.wants_weight and not self.waits:
+            self.weight = WeightSum(w)
         if layer.wants_bias and layer.bias is not None:
             self.bias = torch.zeros_like(layer.bias, dtype=total)
         self.more: list[Tensor] = []
 
     def add(self, layer: Layer, low: int, high: int, dz: Tensor) -> None:
         """Put in the gradient dz (n, K) of the logits of some samples."""
+        if self.waits:
+            self.waiting = narrow(dz, layer.weight.dtype), layer
         if self.features is not None:
             self.features[low:high] = input_gradient(dz, layer.weight)
         if self.weight is not None:
             self.weight.add(dz, layer.features[low:high])
-        if self.waits:
-            self.waiting = narrow(dz, layer.weight.dtype), layer.features
         if self.bias is not None:
             self.bias += dz.sum(0, dtype=self.bias.dtype)
 
     def finish(self, factor: Tensor | float) -> Gradients:
         """All of them times a number."""
-        features = None if self.features is None else times(self.features, factor, self.features.dtype)
+        features = None if self.features is None else times(self.features, factor, self.features.dtype, in_place=True)
         weight = None if self.weight is None else self.weight.finish(factor)
         if self.waiting is not None:
-            dz, rows = self.waiting
-            weight = dz.T @ times(rows.contiguous(), factor, rows.dtype)
+            (dz, layer), self.waiting = self.waiting, None
+            # One buffer is first the features times the number, then their gradient.
+            buffer = times(layer.features.contiguous(), factor, dz.dtype)
+            weight = dz.T @ buffer if layer.wants_weight else None
+            if layer.wants_features:
+                features = times(torch.mm(dz, layer.weight, out=buffer), factor, dz.dtype, in_place=True)
         bias = None if self.bias is None else self.bias.mul_(factor)
         return Gradients(features, weight, bias, [m * factor for m in self.more])

@@ -57,7 +57,7 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
 
         dense     N K <= 2^24
         rows      chunks of 2048 samples, or of as many as have 2^24 logits, or of 2^26 / K >= 512 where that is less
-        classes   otherwise, and for `mse`, whose sum of squares needs no logits at all
+        classes   otherwise, and for `mse`, whose sum of squares needs no logits at all, unless d is larger than N
 
     On a GPU a chunk is computed in place, so there are 2^28 logits in one: rows if those are of 512 samples or of all.
 
@@ -97,7 +97,7 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
     if name == "nce" and samples is not None and not probabilities:
         drawn = int(samples.shape[-1])
         return Plan("classes", f"only the {drawn} drawn classes of a sample are looked at", classes=drawn)
-    if name == "mse" and tiled:
+    if name == "mse" and tiled and 2 * d * (N + K) < 3 * N * K:
         return Plan("classes", "squares are summed without the logits", classes=classes)
     if rows >= FEWEST_ROWS or (on_gpu and rows >= N):
         return Plan("rows", f"{N * K} logits; {rows} rows of them fit a chunk", rows=min(rows, N))
