@@ -128,6 +128,14 @@ def test_pickling_sends_the_path_not_the_pixels(folder: Path, no_memory: None) -
     assert torch.equal(pickle.loads(sent)[:3], inputs[:3])
 
 
+def test_a_device_with_room_gets_all_images_as_a_tensor(folder: Path, no_memory: None) -> None:
+    dataset = data.load(folder)
+    assert dataset.to("cpu").train.inputs is dataset.train.inputs
+    moved = dataset.train.inputs.to("meta")  # any device but the CPU
+    assert isinstance(moved, torch.Tensor)
+    assert (moved.shape, moved.dtype) == (dataset.train.inputs.shape, torch.uint8)
+
+
 def test_grey_images_and_a_test_folder(tmp_path: Path, no_memory: None) -> None:
     for part in ("train", "test"):
         for name in "ab":
