@@ -49,7 +49,7 @@ def test_trials_are_as_published() -> None:
             assert (sln.optimiser.lr, sln.optimiser.weight_decay) == (0.01, 5e-3)
             assert (ce.optimiser.lr, ce.optimiser.weight_decay) == (0.1, 1e-4)
             assert sln.loss.options.get("tau") == tau
-    imagenet = {tuple(c.labels.values()): c.trial.resolved() for c in artifact("sln.table2").grid("paper").cells}
+    imagenet = {tuple(c.labels.values()): c.trial for c in artifact("sln.table2").grid("paper").cells}
     advanced = imagenet["ResNet-50", "CE, advanced augmentation"]
     assert (advanced.augmentation.mixup, advanced.augmentation.cutmix) == (0.8, 1.0)
     assert advanced.loss.options == {"label_smoothing": 0.1}
