@@ -89,6 +89,8 @@ def sphere_collapse(
 ) -> list[Row]:
     """Steps of gradient descent on spheres until Eq. 217 holds, with one tolerance for all scales.
 
+    Small scales for each number of classes (the growth towards 0 depends on it), large ones for the largest alone.
+
     Returns:
         A row for each loss, number of classes, scale and start: steps, and steps times the learning rate, which small
         and large scales need not share; infinite where the limit came first.
@@ -96,7 +98,8 @@ def sphere_collapse(
     rows = []
     for loss, name in LOSSES.items():
         for K in classes:
-            for scales, lr in ((small, SMALL_RATE), (large[loss], LARGE_RATE[loss])):
+            ranges = [(small, SMALL_RATE), *([(large[loss], LARGE_RATE[loss])] if K == max(classes) else [])]
+            for scales, lr in ranges:
                 found = scaling.steps_to_collapse(
                     name, K, scales, tolerance=tolerance, lr=lr, starts=starts, max_steps=steps
                 )
