@@ -35,10 +35,12 @@ def tokenizer(
 def test_numbers_segments_and_padding() -> None:
     split = data.TextSplit(("good film", "bad"), torch.tensor([1, 0]), ("play", "good play"))
     made = data.tokenise(data.TextDataset("made-up", split, split, ("no", "yes")), tokenizer, 4)
-    assert made.train.inputs[:, 0].tolist() == [[1, 3, 4, 0], [2, 1, 4, 0]]
-    assert made.train.inputs[:, 1].tolist() == [[0, 0, 1, -1], [0, 1, 1, -1]]
+    ids, segments = made.train.tensor().unbind(1)
+    assert ids.tolist() == [[1, 3, 4, 0], [2, 1, 4, 0]]
+    assert segments.tolist() == [[0, 0, 1, -1], [0, 1, 1, -1]]
     assert made.in_shape == (2, 4)
-    assert data.Normalize()(made.train.inputs) is made.train.inputs
+    tokens = made.train.tensor()
+    assert data.Normalize()(tokens) is tokens
 
 
 def test_tokens_must_be_whole_numbers() -> None:
