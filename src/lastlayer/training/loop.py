@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 from lastlayer import data, losses
 from lastlayer.heads import Head, LargeMarginHead
+from lastlayer.linear_loss.plan import SMALL as MANY_LOGITS
 from lastlayer.losses import Target, large_margin
 from lastlayer.runs import RunFolder
 from lastlayer.training import measuring, streaming
+from lastlayer.training.large import judge_by_parts
 from lastlayer.training.logging import Logger, make_logger
 from lastlayer.training.machine import describe_machine
 from lastlayer.training.measuring import Outputs
@@ -80,7 +82,14 @@ def teach(teacher: Network | None, inputs: Tensor, call: Callable[..., Any] = ca
 def judge(
     head: Head, loss: losses.Loss, features: Tensor, target: Target, taught: tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, Tensor]:
-    """The loss and the plain logits of features, for the four ways in which losses want their arguments."""
+    """The loss and the plain logits of features, for the four ways in which losses want their arguments.
+
+    Of logits too many to hold there are the decided classes, (N,), instead.
+    """
+    if taught is None and len(features) * head.num_classes > MANY_LOGITS:
+        by_parts: tuple[Tensor, Tensor] | None = judge_by_parts(head, loss, features, target)
+        if by_parts is not None:
+            return by_parts
     logits = head(features)
     if isinstance(head, LargeMarginHead):
         head.step += 1
