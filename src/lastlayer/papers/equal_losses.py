@@ -9,16 +9,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from lastlayer.geometry import equivalence
+from lastlayer.papers._artifact import Labels
 from lastlayer.papers._claims import check
 from lastlayer.papers._equal_losses_figures import figure_heat_maps
 from lastlayer.papers._equal_losses_theory import curvature, focal_profile, minimisers, profiles, random_starts
 from lastlayer.papers._evidence import Verdict, above, all_of, bootstrap, exact, sign_test, welch
+from lastlayer.papers._finished import on_training_samples
 from lastlayer.papers._observations import Observations, Row, Store
 from lastlayer.runners import Plan
 from lastlayer.runs import RunFolder
-from lastlayer.training.load import load
-from lastlayer.training.measuring import outputs
-from lastlayer.training.parts import load_data
 
 __all__ = ["curvature", "figure_heat_maps", "focal_profile", "minimisers", "profiles", "random_starts", "rotations"]
 
@@ -26,25 +25,20 @@ LOSSES = ("CE", "FL", "LS", "MSE")
 LIMITS = {"nc1": 0.05, "nc2": 0.1, "nc3": 0.1}
 
 
-def rotations(done: Sequence[tuple[Mapping[str, str], int, RunFolder]], plan: Plan) -> list[Row]:
+def rotations(done: Sequence[tuple[Labels, int, RunFolder]], plan: Plan) -> list[Row]:
     """How far the class means of each two runs are from equal up to rotation and scale, on their training samples.
 
     Two losses are compared at each seed they share, two seeds for each loss; the label is "CE and FL", "CE and CE".
     """
-    features, target, epochs = {}, None, 0
-    for labels, seed, folder in done:
-        loaded = load(folder)
-        made = outputs(loaded.network, load_data(loaded.trial.data, plan.data_root).train)
-        features[labels["loss"], seed], target = made.features, made.target
-        epochs = loaded.trial.schedule.epochs
+    runs = {(run.labels["loss"], run.seed): run for run in on_training_samples(done, plan)}
     rows = []
-    for (first, second), (a, b) in ((pair, (features[pair[0]], features[pair[1]])) for pair in _pairs(features)):
-        assert target is not None
-        residual = float(equivalence(a, b, target))
-        label = {"loss": f"{first[0]} and {second[0]}"}
+    for first, second in _pairs(runs):
+        a, b = runs[first], runs[second]
+        residual = float(equivalence(a.train.features, b.train.features, a.train.target))
         # of two seeds of one loss, the pair has a number of its own
-        seed = first[1] if first[0] != second[0] else 1000 * first[1] + second[1]
-        rows.append(Row(label, seed, epochs, {"pair.equivalence": residual}))
+        seed = a.seed if first[0] != second[0] else 1000 * a.seed + b.seed
+        label = {"loss": f"{first[0]} and {second[0]}"}
+        rows.append(Row(label, seed, a.trial.schedule.epochs, {"pair.equivalence": residual}))
     return rows
 
 

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 import torch
 
 from lastlayer.losses import batch_max_margin
+from lastlayer.papers._artifact import Labels
 from lastlayer.papers._claims import check
 from lastlayer.papers._evidence import Verdict, above, all_of, counted, exact, paired, welch
+from lastlayer.papers._finished import on_training_samples
 from lastlayer.papers._logit_separation_theory import ALIGNED, counterexamples, search_violations
 from lastlayer.papers._observations import Observations, Row, Store
 from lastlayer.runners import Plan
 from lastlayer.runs import RunFolder
-from lastlayer.training.load import load
-from lastlayer.training.measuring import outputs
-from lastlayer.training.parts import load_data
 
 __all__ = ["batch_term", "counterexamples", "search_violations"]
 
@@ -26,20 +25,17 @@ DATASETS = ("MNIST", "CIFAR-10")
 CLOSE = 1.01  # a violation this near the threshold counts as just above it
 
 
-def batch_term(done: Sequence[tuple[dict[str, str], int, RunFolder]], plan: Plan) -> list[Row]:
+def batch_term(done: Sequence[tuple[Labels, int, RunFolder]], plan: Plan) -> list[Row]:
     """The batch's part of batch max-margin on the training set: the mean over its batches, in the order of the data."""
     rows = []
-    for labels, seed, folder in done:
-        loaded = load(folder)
-        train = load_data(loaded.trial.data, plan.data_root).train
-        made = outputs(loaded.network, train)
-        size = loaded.trial.batch_size
+    for run in on_training_samples(done, plan):
+        logits, target, size = run.train.logits, run.train.target, run.trial.batch_size
         terms = [
-            batch_max_margin(made.logits[start : start + size], made.target[start : start + size], sample_term=False)
-            for start in range(0, len(made.target) - size + 1, size)
+            batch_max_margin(logits[start : start + size], target[start : start + size], sample_term=False)
+            for start in range(0, len(target) - size + 1, size)
         ]
         values = {"train.batch_term": float(torch.stack(terms).mean())}
-        rows.append(Row(labels, seed, loaded.trial.schedule.epochs, values))
+        rows.append(Row(run.labels, run.seed, run.trial.schedule.epochs, values))
     return rows
 
 
