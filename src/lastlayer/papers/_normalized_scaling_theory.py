@@ -95,10 +95,10 @@ def sphere_collapse(
         A row for each loss, number of classes, scale and start: steps, and steps times the learning rate, which small
         and large scales need not share; infinite where the limit came first.
     """
-    rows = []
+    rows, most = [], max(classes)
     for loss, name in LOSSES.items():
         for K in classes:
-            ranges = [(small, SMALL_RATE), *([(large[loss], LARGE_RATE[loss])] if K == max(classes) else [])]
+            ranges = [(small, SMALL_RATE), *([(large[loss], LARGE_RATE[loss])] if most == K else [])]
             for scales, lr in ranges:
                 found = scaling.steps_to_collapse(
                     name, K, scales, tolerance=tolerance, lr=lr, starts=starts, max_steps=steps
