@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lastlayer.papers._artifact import artifact
-from lastlayer.papers._normalized_scaling_runs import network_times, part, sphere_times
+from lastlayer.papers._normalized_scaling_runs import means, network_times, part, sphere_times
 from lastlayer.papers._observations import Observations, Row
 from lastlayer.papers._table import Printed
 from lastlayer.theory.minima import normalized_binary_cross_entropy
@@ -91,13 +91,14 @@ def figure_fits(observations: Observations, published: Sequence[Printed]) -> Any
             continue
         units.append(found.unit)
         for (loss, all_times), colour in zip(found.times.items(), ("firebrick", "steelblue"), strict=True):
-            points = [(scale, time) for scale, times in part(all_times, small=small).items() for time in times]
+            times = part(all_times, small=small)
+            points = [(scale, time) for scale, seeds in times.items() for time in seeds]
             x, y = [scale for scale, _ in points], [time for _, time in points]
             name = f"{loss}, {found.unit}"
             chart.add_trace(Scatter(x=x, y=y, mode="markers", marker={"color": colour}, name=name, showlegend=small))
-            if len(set(x)) < 3:
+            if len(times) < 3:
                 continue
-            fit = (fit_inverse if small else fit_exponential)(x, y)
+            fit = (fit_inverse if small else fit_exponential)(*means(times))
             low, high = min(x), max(x)
             places = [low * (high / low) ** (step / CURVE_POINTS) for step in range(CURVE_POINTS + 1)]
             formula = f"{fit.a:.3g}/g {fit.c:+.3g}" if small else f"{fit.a:.3g} exp({fit.b:.2f} g) {fit.c:+.3g}"
