@@ -4,9 +4,10 @@
                                      [--compiled all] [--csv FILE]
 
 Ours and its peers are timed in turn, in the same run, on the same inputs; a time is the median over many turns after
-warm-up. On a GPU a turn is as many steps as take about 10 ms, between two CUDA events, so that the host runs ahead as
-it does in a training; on a CPU it is one step in CPU seconds of the process. Memory is the peak above the inputs, the
-gradients included: what torch's allocator counts on a GPU, the running sum of what its profiler sees on a CPU.
+warm-up. On a GPU a turn is as many steps as take about 20 ms, three at least, between two CUDA events, so that the host
+runs ahead as it does in a training; on a CPU it is one step in CPU seconds of the process. Memory is the peak above the
+inputs, the gradients included: what torch's allocator counts on a GPU, the running sum of what its profiler sees on a
+CPU.
 
 Peers, on the logits F.linear(features, weight):
     eager      the same loss of the library, every logit held at once
@@ -274,7 +275,7 @@ def seconds_of_products(features: Tensor, weight: Tensor, device: str, budget: f
 def time_in_turn(step: Step, peer: Step, device: str, budget: float) -> tuple[float, float]:
     """Median seconds of each; in turn, so that a machine that slows down slows both."""
     timed = cuda_seconds if device == "cuda" else cpu_seconds
-    steps = [max(1, min(20, int(0.01 / max(timed(s, 1), 1e-6)))) if device == "cuda" else 1 for s in (step, peer)]
+    steps = [max(3, min(20, int(0.02 / max(timed(s, 1), 1e-6)))) if device == "cuda" else 1 for s in (step, peer)]
     mine: list[float] = []
     theirs: list[float] = []
     start = time.perf_counter()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +49,7 @@ MODULES: dict[str, Callable[..., losses.Loss]] = {
 @pytest.mark.parametrize("name", MODULES)
 def test_equal_dense(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_rows, "losses_and_gradient", lambda loss: pytest.fail("not by kernels"))
-    for reduction, weighted, biased in itertools.product(("mean", "none"), (False, True), (False, True)):
+    for reduction, weighted, biased in (("mean", False, True), ("none", True, False)):
         if weighted and name == "ls":
             continue
         common = {"reduction": reduction} | ({"weight": WEIGHT.double()} if weighted else {})

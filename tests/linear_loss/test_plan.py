@@ -33,6 +33,27 @@ def test_paths(sizes: tuple[int, int, int], loss: str, path: str) -> None:
     assert chosen.rows is None or chosen.rows * sizes[2] <= 2**26
 
 
+@pytest.mark.parametrize(
+    ("sizes", "loss", "path", "rows"),
+    [
+        ((8192, 512, 1000), "ce", "dense", None),
+        ((8192, 2048, 32768), "ce", "rows", 8192),
+        ((8192, 4096, 131072), "sln", "rows", 2048),
+        ((256, 512, 1_000_000), "sln", "rows", 256),
+        ((2048, 512, 1_000_000), "sln", "classes", None),
+        ((8192, 4096, 131072), "mse", "classes", None),
+        ((256, 512, 1_000_000), "mse", "rows", 256),
+    ],
+)
+def test_paths_on_a_gpu(sizes: tuple[int, int, int], loss: str, path: str, rows: int | None) -> None:
+    chosen = plan(*sizes, loss, device="cuda")
+    assert (chosen.path, chosen.rows) == (path, rows)
+
+
+def test_nce_with_drawn_labels_looks_at_those() -> None:
+    assert plan(256, 512, 1_000_000, losses.NceLoss(samples=torch.arange(25))).classes == 25
+
+
 def test_probabilities_of_mse_go_by_rows() -> None:
     assert plan(8192, 64, 32768, "mse", probabilities=True).path == "rows"
     assert plan(256, 64, 1_000_000, "focal", probabilities=True).path == "rows"

@@ -29,7 +29,7 @@ def linear_loss(
     group: Group = None,
     plan: Plan | None = None,
 ) -> Tensor:
-    """A loss on the logits of a linear layer, which are never held all at once.
+    """A loss on the logits of a linear layer, of which no more are held at once than the plan says.
 
         linear_loss(H, W, target, loss, b) = loss(H W^T + b, target)
 
@@ -54,8 +54,8 @@ def linear_loss(
 
     Returns:
         What the loss returns: a scalar, or (N,) for reduction "none"; float32 for half precision, else the input's
-        dtype. Half precision is multiplied as the dense layer does, logits and their gradients are float32, and so is
-        the sum over chunks that makes the weight's gradient. Under autocast the products run in its dtype.
+        dtype. Half precision is multiplied as the dense layer does, the loss is computed in float32, and so is the sum
+        over chunks that makes the weight's gradient. Under autocast the products run in its dtype.
 
     What each path takes:
         dense: every loss but kd and fn-kd, everything.
@@ -65,8 +65,14 @@ def linear_loss(
         classes: ce, ls, self-norm, sln, ln, bce, logit-adjusted and batch-ce at 4 products; focal, soft-margin,
             arc-margin and large-margin of labels likewise, of a mixed pair at 8; mse of labels at none: its sum of
             squares comes from W^T W, in which a loss near 0 keeps about 1e-7 beta^2 of error in float32. SLN's norm
-            comes from W^T W too: of a row whose logits nearly all cancel it keeps few digits. Not nce, max-margin and
+            comes from W^T W too: of a row whose logits nearly all cancel it keeps few digits. nce with `samples` and
+            labels computes the logits of the label and of the t drawn classes alone. Not nce without, max-margin and
             batch-max-margin, nor focal, the margins and mse of class probabilities.
+
+    On a GPU a chunk of rows is computed in place and in the layer's dtype, by Triton kernels for one label a sample and
+    by torch.compile for other targets and losses: the first call of a loss takes seconds. Where compiling fails, eager
+    code goes on and a warning says so. The gradient of a bfloat16 weight is summed in float32 in its own memory and
+    half as much again, or not at all where there is one chunk.
 
     With `group`: ce, ls, sln, ln, self-norm, logit-adjusted, bce and batch-ce, by tiles of classes. At most four
     numbers a sample are reduced over ranks in the forward pass; in the backward pass the features' gradient is, and for
