@@ -154,6 +154,21 @@ def test_float16_gradients_stay_finite() -> None:
     assert z[0, 1] == torch.finfo(torch.float16).max
 
 
+def test_where_triton_fails_the_compiler_takes_over_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> None:
+        raise RuntimeError("no such GPU")
+
+    monkeypatch.setattr(_kernels, "times", failing)
+    monkeypatch.setattr(_compiled, "BACKEND", "aot_eager")
+    monkeypatch.setattr(_compiled, "_compiled", {})
+    _compiled._kernels_on.cache_clear()
+    parts, labels = single(layer(N, D, K)), target("index", N, K).to(DEVICE)
+    with pytest.warns(UserWarning, match="no such GPU"):
+        value = linear_loss(*parts[:2], labels, "ce", plan=ROWS)
+    _compiled._kernels_on.cache_clear()
+    torch.testing.assert_close(value, losses.cross_entropy(parts[0] @ parts[1].T, labels))
+
+
 def test_a_graph_that_is_kept_is_asked_twice() -> None:
     parts, labels = single(layer(N, D, K)), target("index", N, K).to(DEVICE)
     for name in ("ce", "batch-ce"):

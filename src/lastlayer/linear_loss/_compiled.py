@@ -36,17 +36,26 @@ def pays(tensor: Tensor) -> bool:
     return tensor.is_cuda
 
 
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
-
-
 def kernels(tensor: Tensor) -> Any:
     """The module of Triton kernels, where they run on such a tensor; else None."""
-    if not pays(tensor) or tensor.dtype is torch.float64 or not _has_triton():
-        return None
-    from lastlayer.linear_loss import _kernels
+    return _kernels_on(tensor.device) if pays(tensor) and tensor.dtype is not torch.float64 else None
 
+
+@functools.cache
+def _kernels_on(device: torch.device) -> Any:
+    """The kernels if the smallest of them runs on the device; where Triton is but does not work, says so once."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    try:
+        from lastlayer.linear_loss import _kernels
+
+        few = torch.ones(4, device=device)
+        _kernels.times(few, few[:1], torch.empty_like(few))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        warnings.warn(f"linear_loss: Triton fails, torch.compile takes its place: {error}", stacklevel=2)
+        return None
     return _kernels
 
 
