@@ -8,8 +8,8 @@ import torch
 
 from lastlayer import data
 from lastlayer.papers import artifact, artifacts, cost
-from lastlayer.training.loop import Training
 from lastlayer.training.parts import make_network
+from lastlayer.training.steps import Training
 
 SAMPLES = 4  # a step
 LARGEST = 2e9  # operations of a sample above which a model is only built
@@ -21,7 +21,7 @@ def covering(trials):
     for trial in trials:
         parts = (
             ("model", trial.model, cost.shape(trial.data)[1:]),
-            ("loss", trial.loss, trial.head),
+            ("loss", trial.loss, trial.head.name, sorted(trial.head.options)),  # a sweep of scales is built once
             ("optimiser", trial.optimiser.name, trial.optimiser.clip, trial.augmentation, trial.precision),
         )
         keys = {repr(part) for part in parts}
