@@ -5,9 +5,11 @@
 
 The bare loop indexes a tensor, calls network, loss, backward and optimiser, and nothing else; no augmentation, no
 schedule, no checks; its optimiser is the one torch gives by default, ours the fused one. Steps of the two alternate in
-one process, so that a busy machine slows both; the ratio is that of the medians. --start-up measures, in fresh
-processes, the time from importing torch to the first step that `lastlayer compare` (which starts workers, and they
-import torch again) and `lastlayer train` tell of, on the default data.
+one process, and what others do on the machine counts little: the times are of the processor, and those that a tenth of
+the steps stay below.
+
+--start-up measures, in fresh processes, the time from importing torch to the first step that `lastlayer compare` (which
+starts workers, and they import torch again) and `lastlayer train` tell of, on the default data.
 """
 
 from __future__ import annotations
@@ -128,11 +130,11 @@ def main() -> None:
         for i in range(count + 5):
             pairs = list(zip((bare, ours), times, strict=True))
             for step, kept in pairs if i % 2 else reversed(pairs):  # each finds what the other left in the caches
-                began = time.perf_counter()
+                began = time.process_time()
                 step()
                 if i >= 5:
-                    kept.append(1e3 * (time.perf_counter() - began))
-        one, other = (statistics.median(kept) for kept in times)
+                    kept.append(1e3 * (time.process_time() - began))
+        one, other = (statistics.quantiles(kept, n=10)[0] for kept in times)
         table.add_row(
             f"{model.name} {dict(model.options)}", str(batch), f"{one:.3f}", f"{other:.3f}", f"{other / one:.2f}"
         )
