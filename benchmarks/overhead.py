@@ -30,7 +30,7 @@ from common import processor
 from lastlayer import data
 from lastlayer.data import Dataset, Split
 from lastlayer.training import ModelChoice, Schedule, Trial
-from lastlayer.training.loop import Training
+from lastlayer.training.steps import Training
 
 
 def cifar_shaped(count: int = 2048) -> Dataset:

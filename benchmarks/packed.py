@@ -37,8 +37,9 @@ from common import describe_machine
 from lastlayer import data
 from lastlayer.runners import Plan, _events, run_trials
 from lastlayer.training import Augmentation, DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
-from lastlayer.training.loop import Training, finish_fit, fit
+from lastlayer.training.loop import finish_fit, fit
 from lastlayer.training.parts import load_data
+from lastlayer.training.steps import Training
 
 BATCH = 128
 

@@ -27,9 +27,9 @@ from threadpoolctl import threadpool_limits
 
 from lastlayer.data import Dataset
 from lastlayer.training import measuring
-from lastlayer.training.loop import Training
 from lastlayer.training.machine import processor
 from lastlayer.training.probe import choose_rate, load_features, probe_trial
+from lastlayer.training.steps import Training
 from lastlayer.training.trial import LossChoice
 
 LARGEST = 2_000_000_000  # bytes of logits

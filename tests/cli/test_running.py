@@ -20,7 +20,7 @@ from lastlayer.cli import app
 from lastlayer.cli._running import _Show, names_of
 from lastlayer.runners import Event
 from lastlayer.training import LossChoice, Trial
-from lastlayer.training.loop import Progress as Moment
+from lastlayer.training.steps import Progress as Moment
 
 COMMAND = [sys.executable, "-c", "from lastlayer.cli import main; main()", "train", "--train-samples", "256"]
 

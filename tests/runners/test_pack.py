@@ -1,4 +1,4 @@
-"""The scheduler of packed trials, on the CPU: the same turns, lanes and stacks as on a GPU, without graphs."""
+"""The scheduler of packed trials, on the CPU: the same turns as on a GPU, without graphs."""
 
 import dataclasses
 from collections import deque
@@ -13,7 +13,8 @@ from lastlayer import data
 from lastlayer.runners import Event, Plan, _graphs, pack
 from lastlayer.runners.pack import run_packed
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
-from lastlayer.training.loop import Training, call, finish_fit, fit, objective
+from lastlayer.training.loop import finish_fit, fit
+from lastlayer.training.steps import Training, objective
 
 TRIAL = Trial(
     data=DataChoice("digits", train=128),
@@ -75,20 +76,24 @@ def test_a_trial_that_fails_leaves_its_companions_as_they_are(tmp_path: Path) ->
     assert all(same(packed, alone, trial) for trial in good)
 
 
-def test_an_error_within_a_step_is_written_down_by_every_trial_of_the_lane(
+def test_an_error_within_a_step_is_written_down_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(trainings: object, *, stacked: bool) -> Callable[[], None]:
-        raise RuntimeError("the device is gone")
+    def broken(training: Training) -> None:
+        def step() -> None:
+            raise RuntimeError("the device is gone")
 
-    monkeypatch.setattr(pack, "fastest_step", broken)
+        if training.trial.seed == 1:
+            training.run_step = step
+
+    monkeypatch.setattr(pack, "accelerate", broken)
     trials = varied()[:2]
     plan = Plan(tmp_path)
-    assert set(ends(run(trials, plan)).values()) == {"failed"}
-    assert all("the device is gone" in plan.folder(trial).failure()["error"] for trial in trials)
+    assert ends(run(trials, plan)) == {0: "done", 1: "failed"}
+    assert "the device is gone" in plan.folder(trials[1]).failure()["error"]
 
 
-def test_lanes_start_apart_and_the_pack_is_never_larger_than_asked(tmp_path: Path) -> None:
+def test_trials_start_in_order_and_the_pack_is_never_larger_than_asked(tmp_path: Path) -> None:
     trials = [dataclasses.replace(TRIAL, seed=seed).resolved() for seed in range(12)]
     running: set[int] = set()
     most, begun = 0, []
@@ -139,43 +144,28 @@ def test_closing_a_pack_leaves_runs_that_go_on_to_the_same_bits(
     assert all(same(whole, cut, trial) for trial in trials)
 
 
-def test_what_does_not_stack_says_so_and_runs_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise ValueError("no stack today")
-
-    monkeypatch.setattr(_graphs, "Stack", refuse)
-    trials = varied()[:2]
-    plan = Plan(tmp_path)
-    with pytest.warns(UserWarning, match="does not run as a stack with others .*no stack today") as said:
-        assert set(ends(run(trials, plan)).values()) == {"done"}
-    assert len(said) == 1
-    for trial in trials:
-        plain = finish_fit(fit(trial))["measures"]
-        assert plan.folder(trial).result()["measures"] == plain
-
-
-def broken_call(*_: object) -> None:
+def broken_objective(*_: object) -> None:
     raise RuntimeError("no compiler")
 
 
 @pytest.mark.parametrize(
     ("compiled", "said"),
-    [(call, ["a CUDA graph"]), (broken_call, ["a CUDA graph", "compiled kernels"])],
+    [(objective, ["a CUDA graph"]), (broken_objective, ["a CUDA graph", "compiled kernels"])],
 )
 def test_a_training_falls_from_graph_to_compiled_to_eager_and_keeps_its_state(
     monkeypatch: pytest.MonkeyPatch, compiled: Callable[..., Any], said: list[str]
 ) -> None:
-    def refuse(step: Callable[[], None], trainings: object) -> None:
-        step()
+    def refuse(training: Training) -> None:
+        training.step()
         raise RuntimeError("no capture")
 
     monkeypatch.setattr(_graphs, "_captured", refuse)
-    monkeypatch.setattr(_graphs, "_compiled", lambda: compiled)
+    monkeypatch.setattr(_graphs, "_compiled_objective", lambda: compiled)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     training = Training(TRIAL.resolved(), data.load("digits"))
     weights = [parameter.detach().clone() for parameter in training.network.parameters()]
     with pytest.warns(UserWarning, match="does not run as") as warned:
-        step = _graphs._alone(training)
+        step = _graphs._fastest_step(training)
     assert [str(one.message).split("does not run as ")[1].split(" (")[0] for one in warned] == said
     assert all(torch.equal(a, b) for a, b in zip(weights, training.network.parameters(), strict=True))
     assert (int(training.cursor), training.number) == (0, 0)
@@ -184,7 +174,7 @@ def test_a_training_falls_from_graph_to_compiled_to_eager_and_keeps_its_state(
     reference.step()
     for ours, theirs in zip(training.network.parameters(), reference.network.parameters(), strict=True):
         assert torch.equal(ours, theirs)
-    assert (training.objective is objective) == (len(said) == 2)
+    assert (training.objective is objective) == (len(said) == 2 or compiled is objective)
 
 
 @pytest.mark.gpu

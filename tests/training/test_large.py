@@ -10,8 +10,9 @@ import torch
 
 from lastlayer import heads, losses
 from lastlayer.linear_loss import plan as plan_module
-from lastlayer.training import HeadChoice, LossChoice, ModelChoice, Schedule, Trial, large, loop
-from lastlayer.training.loop import finish_fit, fit, judge
+from lastlayer.training import HeadChoice, LossChoice, ModelChoice, Schedule, Trial, large, steps
+from lastlayer.training.loop import finish_fit, fit
+from lastlayer.training.steps import judge
 
 N, D, K = 12, 5, 7
 HEADS = {
@@ -24,7 +25,7 @@ HEADS = {
 @pytest.fixture
 def few_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any two logits are many, and two rows of them fill a chunk."""
-    monkeypatch.setattr(loop, "MANY_LOGITS", 1)
+    monkeypatch.setattr(steps, "MANY_LOGITS", 1)
     monkeypatch.setattr(large, "DECIDED_AT_ONCE", 2 * K)
     for name, number in (("SMALL", 1), ("CHUNK", 2 * K), ("FEWEST_ROWS", 1)):
         monkeypatch.setitem(plan_module.__globals__, name, number)
@@ -68,18 +69,18 @@ def test_a_training_by_parts_ends_where_the_plain_one_does(head: str, monkeypatc
         taken.append(by_parts(*arguments))
         return taken[-1]
 
-    monkeypatch.setattr(loop, "judge_by_parts", watched)
+    monkeypatch.setattr(steps, "judge_by_parts", watched)
     found = finish_fit(fit(trial))["measures"]["train"]
     assert taken
     assert all(answer is not None for answer in taken)
-    monkeypatch.setattr(loop, "MANY_LOGITS", 2**24)
+    monkeypatch.setattr(steps, "MANY_LOGITS", 2**24)
     plain = finish_fit(fit(dataclasses.replace(trial)))["measures"]["train"]
     assert found["accuracy"] == pytest.approx(plain["accuracy"], abs=0.01)
     assert found["nc1"] == pytest.approx(plain["nc1"], rel=0.02)
 
 
 def test_few_logits_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "judge_by_parts", lambda *_: pytest.fail("these are few"))
+    monkeypatch.setattr(steps, "judge_by_parts", lambda *_: pytest.fail("these are few"))
     value, logits = judge(heads.LinearHead(D, K), losses.create("ce"), torch.randn(N, D), torch.zeros(N).long(), None)
     assert logits.shape == (N, K)
     assert value.isfinite()

@@ -12,7 +12,8 @@ import lastlayer
 from lastlayer import data, losses
 from lastlayer.runs import RunFolder
 from lastlayer.training import Augmentation, DataChoice, HeadChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
-from lastlayer.training.loop import DivergedError, Training, evaluation_epochs, finish_fit, fit
+from lastlayer.training.loop import evaluation_epochs, finish_fit, fit
+from lastlayer.training.steps import DivergedError, Training
 
 SMALL = Trial(model=ModelChoice("mlp", {"width": 64}), schedule=Schedule(epochs=3), evaluations=2)
 TRAINABLE = [name for name in losses.available() if name not in ("kd", "fn-kd")]

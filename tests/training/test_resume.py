@@ -10,7 +10,8 @@ import torch
 
 from lastlayer.runs import RunFolder
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
-from lastlayer.training.loop import DivergedError, finish_fit, fit
+from lastlayer.training.loop import finish_fit, fit
+from lastlayer.training.steps import DivergedError
 
 TRIAL = Trial(
     data=DataChoice("digits", train=200),

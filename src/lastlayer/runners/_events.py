@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from lastlayer.runs import RunFolder
-from lastlayer.training.loop import Progress
+from lastlayer.training.steps import Progress
 from lastlayer.training.trial import Trial
 
 REPORT_SECONDS = 0.2

@@ -6,13 +6,12 @@ import contextlib
 import functools
 import gc
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from lastlayer.runners.stack import Stack
-from lastlayer.training.loop import Training, call, objective
+from lastlayer.training.steps import Training, objective
 
 WARM_UP_STEPS = 3
 MOST_SHAPES = 256  # losses and models one process may compile
@@ -20,14 +19,38 @@ MOST_SHAPES = 256  # losses and models one process may compile
 Step = Callable[[], None]
 
 
-def fastest_step(trainings: Sequence[Training], *, stacked: bool) -> Step:
-    """A step of every training, as fast as it can be.
+def accelerate(training: Training) -> None:
+    """Let a training on a GPU run its step as a captured graph of compiled kernels, or as near to that as it can.
 
-    Stacked if asked for; what does not stack runs each by itself, as a graph, else compiled, else as it is. Each fall
-    is said once. The trainings are left as they were.
+    If capture fails the step runs compiled, if compiling fails as it is; each fall is said. The training is left as it
+    was.
     """
+    if training.device.type != "cuda":
+        return
+    training.network.train()
     with _one_choice_of_kernels():
-        return _fastest_step(trainings, stacked)
+        training.run_step = _fastest_step(training)
+
+
+def _fastest_step(training: Training) -> Step:
+    training.objective = _compiled_objective()
+    if not training.resident:  # each step takes a batch from the host: nothing to capture
+        return training.step
+    for level, make in (("a CUDA graph", _captured), ("compiled kernels", _run_once)):
+        before = _snapshot(training)
+        try:
+            return make(training)
+        except Exception as error:
+            reason = (str(error).splitlines() or [""])[0]
+            warnings.warn(
+                f"{training.trial.model.name} with {training.trial.loss.name} does not run as {level} "
+                f"({type(error).__name__}: {reason[:200]}); going on without",
+                stacklevel=2,
+            )
+        finally:
+            _restore(training, before)
+    training.objective = objective
+    return training.step
 
 
 @contextlib.contextmanager
@@ -41,46 +64,11 @@ def _one_choice_of_kernels() -> Iterator[None]:
         torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = before
 
 
-def _fastest_step(trainings: Sequence[Training], stacked: bool) -> Step:
-    on_gpu = trainings[0].device.type == "cuda"
-    if stacked:
-        try:
-            return _tried(trainings, functools.partial(_stacked_graph if on_gpu else _stack, trainings))
-        except Exception as error:
-            _say(trainings[0], "a stack with others", error)
-    steps = [_alone(training) if on_gpu else training.step for training in trainings]
-
-    def one_after_another() -> None:
-        for step in steps:
-            step()
-
-    return one_after_another
-
-
-def _stack(trainings: Sequence[Training]) -> Step:
-    stack = Stack(trainings)
-    stack.step()
-    return stack.step
-
-
-def _stacked_graph(trainings: Sequence[Training]) -> Step:
-    return _captured(Stack(trainings, _compiled()).step, trainings)
-
-
-def _alone(training: Training) -> Step:
-    training.objective = functools.partial(objective, call=_compiled())
-    if not training.resident:  # each step takes a batch from the host: nothing to capture
-        return training.step
-    try:
-        return _tried([training], functools.partial(_captured, training.step, [training]))
-    except Exception as error:
-        _say(training, "a CUDA graph", error)
-    try:
-        return _tried([training], functools.partial(_run_once, training))
-    except Exception as error:
-        _say(training, "compiled kernels", error)
-    training.objective = objective
-    return training.step
+@functools.cache
+def _compiled_objective() -> Any:
+    """One for all, so that every training of the same shape takes the same kernels."""
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_SHAPES)
+    return torch.compile(objective, dynamic=False)
 
 
 def _run_once(training: Training) -> Step:
@@ -89,55 +77,26 @@ def _run_once(training: Training) -> Step:
     return training.step
 
 
-def _say(training: Training, level: str, error: Exception) -> None:
-    reason = (str(error).splitlines() or [""])[0]
-    warnings.warn(
-        f"{training.trial.model.name} with {training.trial.loss.name} does not run as {level} "
-        f"({type(error).__name__}: {reason[:200]}); going on without",
-        stacklevel=2,
-    )
-
-
-@functools.cache
-def _compiled() -> Any:
-    """`call`, compiled: one for all, so that every training of the same shape takes the same kernels."""
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_SHAPES)
-    # channels last also for the grouped convolutions of a stack, where it would be left out
-    return torch.compile(call, dynamic=False, options={"force_layout_optimization": True})
-
-
-def _captured(step: Step, trainings: Sequence[Training]) -> Step:
-    """The step as a graph; its warm-up has changed the trainings."""
-    device = trainings[0].device
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream(device))
+def _captured(training: Training) -> Step:
+    """The step as a graph; its warm-up has changed the training."""
+    stream = torch.cuda.Stream(training.device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(training.device))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         for _ in range(WARM_UP_STEPS):
-            step()
-        for training in trainings:
-            training.optimiser.zero_grad(set_to_none=True)
-            graph.register_generator_state(training.generator)
+            training.step()
+        training.optimiser.zero_grad(set_to_none=True)
+        graph.register_generator_state(training.generator)
         stream.synchronize()
         gc.collect()  # nothing may be freed by chance while capturing
-        # thread_local, and by hand: torch.cuda.graph would stop the other lanes and empty their caches
+        # thread_local, and by hand: torch.cuda.graph would stop the other trials and empty their caches
         graph.capture_begin(capture_error_mode="thread_local")
         try:
-            step()
+            training.step()
         finally:
             graph.capture_end()
-    torch.cuda.current_stream(device).wait_stream(stream)
+    torch.cuda.current_stream(training.device).wait_stream(stream)
     return graph.replay
-
-
-def _tried(trainings: Sequence[Training], make: Callable[[], Step]) -> Step:
-    """What `make` gives, the trainings put back to where they were before it."""
-    before = [_snapshot(training) for training in trainings]
-    try:
-        return make()
-    finally:
-        for training, kept in zip(trainings, before, strict=True):
-            _restore(training, kept)
 
 
 def _snapshot(training: Training) -> dict[str, Any]:

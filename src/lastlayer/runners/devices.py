@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lastlayer.runners._events import Event, Plan, Reporter
-from lastlayer.training.loop import Progress, fit
+from lastlayer.training.loop import fit
 from lastlayer.training.ranks import Ranks, import_fabric
+from lastlayer.training.steps import Progress
 from lastlayer.training.trial import Trial
 
 if TYPE_CHECKING:

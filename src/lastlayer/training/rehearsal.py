@@ -13,9 +13,9 @@ from torch import nn
 from lastlayer.data import Dataset, Normalize
 from lastlayer.models import create
 from lastlayer.runs import RunFolder
-from lastlayer.training.loop import objective
 from lastlayer.training.network import HEAD_CLASSES, Network
 from lastlayer.training.parts import check_inputs, make_loss
+from lastlayer.training.steps import objective
 from lastlayer.training.trial import Trial
 
 _SOME_WIDTH = 64  # of a model from elsewhere, which may have to be fetched before it can say
