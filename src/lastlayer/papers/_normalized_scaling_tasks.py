@@ -5,7 +5,7 @@ from __future__ import annotations
 from lastlayer.papers._claims import check
 from lastlayer.papers._evidence import Verdict, above, all_of, exact, paired, sign_test, welch
 from lastlayer.papers._normalized_scaling_cells import LOSSES, PAPER, Values, combinations, mean, spell
-from lastlayer.papers._observations import Store
+from lastlayer.papers._observations import NotRunError, Store
 
 
 @check("003-12", "normalized_scaling.table2")
@@ -13,14 +13,14 @@ def long_tail(store: Store) -> Verdict:
     """BCE above CE in balanced test accuracy at every imbalance, 95 % over seeds; logit adjustment beside it."""
     observed = store.evidence(f"{PAPER}.table2")
     parts = []
-    for arm in combinations(observed, "dataset", "model"):
-        for imbalance in ("10", "50", "100"):
-            cell = {**arm, "imbalance": imbalance}
-            by_loss = {loss: observed.values("test.accuracy", loss=loss, **cell) for loss in (*LOSSES, "LA")}
-            found = above(welch(by_loss["BCE"], by_loss["CE"]), 0.0, f"{spell(cell)}:")
-            adjusted = mean(by_loss["LA"]) - mean(by_loss["CE"])
-            said = f"{found.detail} (LA {adjusted:+.4g})"
-            parts.append(Verdict(found.outcome, said, found.difference, found.interval))
+    if missing := {"10", "50", "100"} - set(observed.points("imbalance")):
+        raise NotRunError(f"{observed.artifact} ({observed.size}): imbalance {', '.join(sorted(missing))} was not run")
+    for cell in combinations(observed, "dataset", "model", "imbalance"):
+        by_loss = {loss: observed.values("test.accuracy", loss=loss, **cell) for loss in (*LOSSES, "LA")}
+        found = above(welch(by_loss["BCE"], by_loss["CE"]), 0.0, f"{spell(cell)}:")
+        adjusted = mean(by_loss["LA"]) - mean(by_loss["CE"])
+        said = f"{found.detail} (LA {adjusted:+.4g})"
+        parts.append(Verdict(found.outcome, said, found.difference, found.interval))
     return all_of(parts)
 
 
