@@ -47,7 +47,7 @@ from lastlayer.linear_loss.plan import AGAINST_OTHERS, BY_CLASSES
 
 Shape = tuple[int, int, int]  # N, d, K
 SHAPES: dict[str, list[Shape]] = {
-    "cpu": [(8192, 64, 8192), (64, 128, 300_000)],
+    "cpu": [(4096, 64, 8192), (64, 128, 300_000)],
     "cuda": [(8192, 512, 1000), (8192, 2048, 32768), (8192, 4096, 131072), (256, 512, 1_000_000)],
 }
 QUICK_SHAPES: dict[str, list[Shape]] = {"cpu": [(512, 32, 1000), (32, 32, 20000)], "cuda": [(4096, 512, 8192)]}

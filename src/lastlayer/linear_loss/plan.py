@@ -103,12 +103,13 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
         return Plan("rows", f"{N * K} logits; {rows} rows of them fit a chunk", rows=min(rows, N))
     if tiled:
         return Plan("classes", f"{N * K} logits; only {rows} rows of {K} classes would fit a chunk", classes=classes)
+    rows = min(rows, max(1, N // 4))  # one chunk of all would hold what the dense form does
     if name in SPARSE:
-        return Plan("rows", "the gradient has a few entries a row, so small chunks cost nothing", rows=min(rows, N))
+        return Plan("rows", "the gradient has a few entries a row, so small chunks cost nothing", rows=rows)
     return Plan(
         "rows",
         f"{rows} rows fit a chunk, which is few, but {name} of this target has no form by classes",
-        rows=min(rows, N),
+        rows=rows,
     )
 
 
