@@ -105,3 +105,45 @@ def test_what_is_done_counts_when_the_rest_is_stopped(tmp_path, plan):
     with pytest.raises(KeyboardInterrupt):
         reproduce(one, "paper", plan, store, run=stopped_after_one)
     assert store.read("sln.table1", "paper").values("test.accuracy", loss="CE").keys() == {0}
+
+
+def test_a_bare_machine_goes_on_from_what_was_written_down(tmp_path, plan):
+    one, store, told, ran = parse("sln", TEXT)["sln.table1"], Store(tmp_path), [], []
+    reproduce(one, "paper", plan, store, only={"loss": ["CE"]}, seeds=[0])
+    tried = store.read("sln.table1", "paper", tried=True)
+    assert {row.labels["tried"] for row in tried.rows} == {"optimiser.lr=1e-05", "optimiser.lr=0.1"}
+    assert not any(name.startswith("test.") for row in tried.rows for name in row.values)
+
+    def noted(trials, plan, title):
+        ran.extend((trial.loss.name, trial.seed, trial.data.holdout > 0) for trial in trials)
+        for _ in run_trials(trials, plan):
+            pass
+
+    bare = Plan(tmp_path / "another", "cpu", workers=1)
+    pieces = reproduce(one, "paper", bare, store, run=noted, tell=told.append)
+    seed = tried.rows[0].seed
+    assert ran == [("sln", seed, True)] * 2 + [("ce", 1, False), ("sln", 0, False), ("sln", 1, False)]
+    assert any("is not run again" in line for line in told)
+    whole = reproduce(one, "paper", Plan(tmp_path / "whole", "cpu", workers=1), Store(tmp_path / "fresh"))
+    for loss in ("CE", "SLN"):
+        assert pieces.values("test.accuracy", loss=loss) == whole.values("test.accuracy", loss=loss)
+
+
+def test_a_run_that_stands_in_two_lines_is_made_again_for_the_line_it_is_missing_from(tmp_path, plan):
+    text = TEXT.replace("select = ", "# select = ") + '\naxes.loss."again" = { "loss.name" = "ce" }\n'
+    one, store = parse("sln", text)["sln.table1"], Store(tmp_path)
+    reproduce(one, "paper", plan, store, only={"loss": ["CE"]}, seeds=[0])
+    bare = Plan(tmp_path / "another", "cpu", workers=1)
+    observed = reproduce(one, "paper", bare, store, only={"loss": ["CE", "again"]}, seeds=[0])
+    assert observed.values("test.accuracy", loss="again") == observed.values("test.accuracy", loss="CE")
+    assert len(observed.values("test.accuracy", loss="CE")) == 1
+
+
+def test_candidates_that_failed_are_written_down_and_passed_over(tmp_path, plan):
+    one, store = parse("sln", TEXT.replace("[0.00001, 0.1]", "[1e30, 0.1]"))["sln.table1"], Store(tmp_path)
+    reproduce(one, "paper", plan, store, only={"loss": ["CE"]}, seeds=[0])
+    tried = store.read("sln.table1", "paper", tried=True)
+    assert {row.labels["tried"]: row.status for row in tried.rows} == {
+        "optimiser.lr=1e+30": "failed",
+        "optimiser.lr=0.1": "done",
+    }

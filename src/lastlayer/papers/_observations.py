@@ -2,7 +2,8 @@
 
 Columns: the labels of the artifact; seed; epoch; status (done, failed, chance); every measure as split.name; then
 selected (settings chosen on validation), seconds, run, commit and machine. It is all that tables, figures and verdicts
-read, so that runs made in pieces, on other machines, on other days add up.
+read, so that runs made in pieces, on other machines, on other days add up. What was tried to choose settings on
+validation data stands beside it in a file of the same form, with what was tried as a label more.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def read_spec(spec: str, values: Mapping[str, float]) -> float:
 
 
 class Store:
-    """The folder of all observations: PAPER/ARTIFACT-SIZE.csv.
+    """The folder of all observations: PAPER/ARTIFACT-SIZE.csv, and PAPER/ARTIFACT-SIZE-tried.csv.
 
     Args:
         folder: it need not exist.
@@ -141,22 +142,22 @@ class Store:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
-    def path(self, name: str, size: Size) -> Path:
-        """The file of an artifact at a size."""
+    def path(self, name: str, size: Size, *, tried: bool = False) -> Path:
+        """The file of an artifact at a size, or of what was tried on validation data for it."""
         paper, _, short = name.partition(".")
-        return self.folder / paper / f"{short}-{size}.csv"
+        return self.folder / paper / f"{short}-{size}{'-tried' * tried}.csv"
 
     def sizes(self, name: str) -> list[Size]:
         """The sizes at which there are observations, the largest last."""
         return [size for size in SIZES if self.path(name, size).exists()]
 
-    def read(self, name: str, size: Size) -> Observations:
+    def read(self, name: str, size: Size, *, tried: bool = False) -> Observations:
         """The observations of an artifact at a size; without rows where there is no file.
 
         Raises:
             ValueError: for a file that is none of ours, naming it and the line.
         """
-        path = self.path(name, size)
+        path = self.path(name, size, tried=tried)
         if not path.exists():
             return Observations(name, size, ())
         return Observations(name, size, tuple(_parse(path)))
@@ -172,10 +173,10 @@ class Store:
             raise NotRunError(f"{name} has not been run at size small or paper")
         return self.read(name, sizes[-1])
 
-    def add(self, name: str, size: Size, rows: Sequence[Row]) -> Path:
+    def add(self, name: str, size: Size, rows: Sequence[Row], *, tried: bool = False) -> Path:
         """Merge rows into the file of an artifact; a crash leaves the old file or the new one."""
-        merged = self.read(name, size).merged(rows)
-        path = self.path(name, size)
+        merged = self.read(name, size, tried=tried).merged(rows)
+        path = self.path(name, size, tried=tried)
         write_atomically(path, _format(merged).encode())
         return path
 

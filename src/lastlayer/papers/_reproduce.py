@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from lastlayer.papers._artifact import Artifact, Cell, Grid, Labels, Selection, Size, resolve
@@ -52,22 +52,44 @@ def reproduce(
         compute = getattr(_module(artifact), artifact.compute)
         rows = [dataclasses.replace(row, facts=_facts_here() | dict(row.facts)) for row in compute(**grid.arguments)]
     else:
-        run = run or _run_quietly
-        chosen = [""] * len(grid.cells)
-        if teachers := grid.teachers():
-            run(teachers, plan, f"{artifact.name}: teachers")
-        if grid.selection is not None:
-            grid, chosen = _select(artifact, grid, grid.selection, plan, run, tell)
-        try:
-            run(grid.trials(), plan, f"{artifact.name}, {size}")
-        except BaseException:  # Ctrl-C too: what is done counts
-            store.add(artifact.name, size, _observe(artifact, grid, plan, chosen, lambda line: None)[0])
-            raise
-        rows, done = _observe(artifact, grid, plan, chosen, tell)
-        if artifact.observe is not None:
-            rows = _with_more(rows, getattr(_module(artifact), artifact.observe)(done, plan))
+        rows = _trained(artifact, size, grid, plan, store, run or _run_quietly, tell)
     store.add(artifact.name, size, rows)
     return store.read(artifact.name, size)
+
+
+def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Store, run: Run, tell: Told) -> list[Row]:
+    """The rows of a grid after training what the store does not have yet."""
+    teachers = grid.teachers()
+
+    def train(trials: Sequence[Trial], title: str) -> None:
+        if trials and teachers:
+            run(teachers, plan, f"{artifact.name}: teachers")
+            teachers.clear()
+        if trials:
+            run(trials, plan, f"{artifact.name}{title}")
+
+    chosen = [""] * len(grid.cells)
+    if grid.selection is not None:
+        grid, chosen = _select(artifact, size, grid, grid.selection, plan, store, train, tell)
+    known: set[tuple[object, ...]] = set()
+    if artifact.observe is None:  # which looks at the networks themselves
+        stored = store.read(artifact.name, size).rows
+        known = {_place(row.labels, row.seed, row.facts.get("run", "")) for row in stored if row.status != "failed"}
+    wanted = [(cell, seed, resolve(cell.trial, {"seed": seed})) for cell in grid.cells for seed in grid.seeds]
+    missing = {
+        trial.identity: trial for cell, seed, trial in wanted if _place(cell.labels, seed, trial.identity) not in known
+    }
+    if len(missing) < len({trial.identity for _, _, trial in wanted}):
+        tell(f"what {store.path(artifact.name, size)} has already is not run again: delete the file to do so")
+    try:
+        train(list(missing.values()), f", {size}")
+    except BaseException:  # Ctrl-C too: what is done counts
+        store.add(artifact.name, size, _observe(artifact, grid, plan, chosen, known, lambda line: None)[0])
+        raise
+    rows, done = _observe(artifact, grid, plan, chosen, known, tell)
+    if artifact.observe is not None:
+        rows = _with_more(rows, getattr(_module(artifact), artifact.observe)(done, plan))
+    return rows
 
 
 def restricted(
@@ -116,19 +138,39 @@ def _combinations(cell: Cell) -> list[dict[str, Any]]:
 
 
 def _select(
-    artifact: Artifact, grid: Grid, selection: Selection, plan: Plan, run: Run, tell: Told
+    artifact: Artifact,
+    size: Size,
+    grid: Grid,
+    selection: Selection,
+    plan: Plan,
+    store: Store,
+    train: Callable[[Sequence[Trial], str], None],
+    tell: Told,
 ) -> tuple[Grid, list[str]]:
     """The grid with the settings that did best on validation, and what was chosen for each cell."""
     groups = _groups(grid, selection)
     tried = {group: candidates(selection, cell) for group, cell in groups.items()}
-    unique = {trial.identity: trial for made in tried.values() for trial in made}
-    run(list(unique.values()), plan, f"{artifact.name}: choosing {_names(groups.values())}")
+    known = {row.facts.get("run") for row in store.read(artifact.name, size, tried=True).rows if row.status == "done"}
+    unique = {trial.identity: trial for made in tried.values() for trial in made if trial.identity not in known}
+    try:
+        train(list(unique.values()), f": choosing {_names(groups.values())}")
+    finally:
+        rows = [
+            row
+            for group, made in tried.items()
+            for trial, settings in zip(made, _combinations(groups[group]), strict=True)
+            for row in _candidate_rows({axis: groups[group].labels[axis] for axis in selection.per}, settings,
+                                       trial, plan.folder(trial))
+        ]  # fmt: skip
+        store.add(artifact.name, size, rows, tried=True)
+    scores = _scores(store.read(artifact.name, size, tried=True))
     best: dict[tuple[str, ...], dict[str, Any]] = {}
     for group, made in tried.items():
-        winner, accuracy, done = best_candidate(made, plan.folder)
+        found = [scores.get(trial.identity) for trial in made]
+        winner, score = best_candidate(made, found)
         best[group] = _combinations(groups[group])[made.index(winner)]
-        tell(f"{' '.join(group) or artifact.name}: {_text(best[group])}, validation accuracy {accuracy:.4f}, "
-             f"{done} of {len(made)} candidates done")  # fmt: skip
+        tell(f"{' '.join(group) or artifact.name}: {_text(best[group])}, validation accuracy {score['accuracy']:.4f}, "
+             f"{len(made) - found.count(None)} of {len(made)} candidates done")  # fmt: skip
     cells, chosen = [], []
     for cell in grid.cells:
         settings = best.get(_group(selection, cell.labels), {})
@@ -137,15 +179,38 @@ def _select(
     return dataclasses.replace(grid, cells=tuple(cells)), chosen
 
 
+def _candidate_rows(labels: Labels, settings: Mapping[str, Any], trial: Trial, folder: RunFolder) -> list[Row]:
+    """The row of a candidate that ended in this folder: what it measured on the part held out, and nothing else."""
+    labels = {**labels, "tried": _text(settings)}
+    if folder.status == "failed":
+        return [Row(labels, trial.seed, 0, {}, "failed", {"run": trial.identity})]
+    if folder.status != "done":
+        return []
+    result = folder.result()
+    values = {f"validation.{name}": value for name, value in result["measures"]["validation"].items()}
+    return [Row(labels, trial.seed, trial.schedule.epochs, values, "done", _facts(result, trial.identity))]
+
+
+def _scores(tried: Observations) -> dict[str, dict[str, float]]:
+    """What candidates that are done measured on validation data, by their identity."""
+    return {
+        row.facts["run"]: {name.removeprefix("validation."): value for name, value in row.values.items()}
+        for row in tried.rows
+        if row.status == "done"
+    }
+
+
 def _observe(
-    artifact: Artifact, grid: Grid, plan: Plan, chosen: Sequence[str], tell: Told
+    artifact: Artifact, grid: Grid, plan: Plan, chosen: Sequence[str], known: Collection[tuple[object, ...]], tell: Told
 ) -> tuple[list[Row], list[tuple[Labels, int, RunFolder]]]:
-    """The rows of the runs that ended, and the runs that are results."""
+    """The rows of the runs that ended and are not known yet, and the runs that are results."""
     rows: list[Row] = []
     done: list[tuple[Labels, int, RunFolder]] = []
     for cell, selected in zip(grid.cells, chosen, strict=True):
         for seed in grid.seeds:
             trial = resolve(cell.trial, {"seed": seed})
+            if _place(cell.labels, seed, trial.identity) in known:
+                continue
             folder = plan.folder(trial)
             where = f"{' '.join(cell.labels.values())}, seed {seed}"
             if folder.status != "done":
@@ -163,6 +228,11 @@ def _observe(
     return rows, done
 
 
+def _place(labels: Labels, seed: int, identity: str) -> tuple[object, ...]:
+    """Where a run stands in the observations; the same run may stand in two lines of a table."""
+    return (*sorted(labels.items()), seed, identity)
+
+
 def _with_more(rows: Iterable[Row], observed: Iterable[Row]) -> list[Row]:
     """Rows with what was observed of the same evaluations, and what was observed besides."""
     by_key = {row.key: row for row in rows}
@@ -176,13 +246,7 @@ def _rows(
     artifact: Artifact, cell: Cell, seed: int, result: Mapping[str, Any], selected: str, identity: str
 ) -> list[Row]:
     history = result["history"] if artifact.curves else result["history"][-1:]
-    facts = {
-        "selected": selected,
-        "seconds": f"{result['seconds']:.1f}",
-        "run": identity,
-        "commit": str(result["machine"]["git"] or ""),
-        "machine": str(result["machine"]["device"]),
-    }
+    facts = {"selected": selected, **_facts(result, identity)}
     status = "chance" if _is_chance(result) else "done"
     rows = []
     for entry in history:
@@ -197,6 +261,15 @@ def _rows(
             values = {name: values[name] for name in artifact.curves if name in values}
         rows.append(Row(cell.labels, seed, int(entry["epoch"]), values, status, facts))
     return rows
+
+
+def _facts(result: Mapping[str, Any], identity: str) -> dict[str, str]:
+    return {
+        "seconds": f"{result['seconds']:.1f}",
+        "run": identity,
+        "commit": str(result["machine"]["git"] or ""),
+        "machine": str(result["machine"]["device"]),
+    }
 
 
 def _is_chance(result: Mapping[str, Any]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from lastlayer.runs import RunFolder
 from lastlayer.training.trial import Trial
@@ -31,36 +31,36 @@ def candidates(trial: Trial) -> list[Trial]:
     return grid
 
 
-def best_candidate(grid: Sequence[Trial], folder: Callable[[Trial], RunFolder]) -> tuple[Trial, float, int]:
-    """The candidate with the highest validation accuracy, ties by validation NLL.
+def validation(run: RunFolder) -> Mapping[str, float] | None:
+    """What a candidate measured on the part held out; None if it failed (a rate too large diverges)."""
+    measures: Mapping[str, float] | None = run.result()["measures"]["validation"] if run.status == "done" else None
+    return measures
 
-    Candidates that failed (a rate too large diverges) count as worst.
 
-    Returns:
-        The candidate, its validation accuracy, and how many candidates were done.
+def best_candidate(
+    grid: Sequence[Trial], scores: Sequence[Mapping[str, float] | None]
+) -> tuple[Trial, Mapping[str, float]]:
+    """The candidate with the highest validation accuracy, ties by validation NLL, and its score; None counts as worst.
 
     Raises:
         ValueError: when every candidate failed.
     """
-    scored = []
-    for candidate in grid:
-        if folder(candidate).status == "done":
-            measures = folder(candidate).result()["measures"]["validation"]
-            scored.append((measures["accuracy"], -measures["nll"], candidate))
+    scored = [(score, candidate) for score, candidate in zip(scores, grid, strict=True) if score is not None]
     if not scored:
         raise ValueError(f"every setting tried for {grid[0].loss.name} failed: see lastlayer status")
-    accuracy, _, best = max(scored, key=lambda entry: entry[:2])
-    return best, accuracy, len(scored)
+    score, best = max(scored, key=lambda entry: (entry[0]["accuracy"], -entry[0]["nll"]))
+    return best, score
 
 
 def best_settings(trial: Trial, grid: Sequence[Trial], folder: Callable[[Trial], RunFolder]) -> tuple[Trial, str]:
     """The trial with the learning rate and weight decay of its `best_candidate`, and a sentence on what was chosen."""
-    best, accuracy, done = best_candidate(grid, folder)
+    scores = [validation(folder(candidate)) for candidate in grid]
+    best, score = best_candidate(grid, scores)
     optimiser = best.optimiser
     rates = sorted({candidate.optimiser.lr or 0.0 for candidate in grid})
     edge = " (at the edge of the grid)" if optimiser.lr in (rates[0], rates[-1]) else ""
     note = (
-        f"lr {optimiser.lr:g}{edge}, weight decay {optimiser.weight_decay:g}, validation accuracy {accuracy:.4f}, "
-        f"{done} of {len(grid)} candidates done"
+        f"lr {optimiser.lr:g}{edge}, weight decay {optimiser.weight_decay:g}, "
+        f"validation accuracy {score['accuracy']:.4f}, {len(grid) - scores.count(None)} of {len(grid)} candidates done"
     )
     return dataclasses.replace(trial, optimiser=optimiser), note
