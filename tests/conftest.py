@@ -4,6 +4,12 @@ import pytest
 import torch
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread_from_the_start() -> None:
+    """Fixtures of a module come before those of a test: what they train is compared with what a test trains."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     """Two test processes on two cores: more threads than that fight, and results on the CPU depend on their number."""
