@@ -1,6 +1,7 @@
 """Runs that were cut, damaged or refused: nothing is lost, nothing is counted twice, and the bits are the same."""
 
 import dataclasses
+import shutil
 import sys
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+import lastlayer
+from lastlayer import reports
 from lastlayer.runs import RunFolder
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
 from lastlayer.training.loop import finish_fit, fit
@@ -64,6 +67,25 @@ def test_damaged_checkpoints_fall_back_to_the_same_bits(tmp_path: Path, whole: P
     else:
         finish_fit(fit(TRIAL, run.path))
     assert_same(whole, run.path)
+
+
+def test_a_finished_run_keeps_its_last_two_checkpoints_and_does_without_them(
+    tmp_path: Path, whole: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    run = RunFolder(shutil.copytree(whole, tmp_path / "runs" / "run"))
+    kept = sorted(path.name for path in run.path.glob("checkpoint-*"))
+    assert kept == ["checkpoint-0003.pt", "checkpoint-0004.pt"]
+    state = run.load_checkpoint()
+    assert state is not None
+    assert all(torch.equal(value, state["network"][name]) for name, value in run.tensors("weights").items())
+    for name in kept:
+        damage(run.path / name)
+    assert finish_fit(fit(TRIAL, run.path)) == run.result()
+    assert lastlayer.load(run.path).predict(torch.zeros(1, 1, 8, 8))
+    summary = reports.summarise(reports.load(run.path.parent))
+    assert not summary.problems
+    assert "ce" in reports.write_page(summary, tmp_path / "page.html").read_text()
+    assert not recwarn.list
 
 
 def test_a_run_killed_before_its_first_checkpoint_counts_no_epoch_twice(tmp_path: Path, whole: Path) -> None:

@@ -2,7 +2,7 @@
 
 trial.json             what was asked for
 metrics.jsonl          a line an epoch, appended and flushed
-checkpoint-NNNN.pt     the last two, each behind its checksum
+checkpoint-NNNN.pt     the last two, each behind its checksum; they stay when the run is done
 snapshots.safetensors  features on the way, for pictures
 weights.safetensors    the trained network; its checksum is in result.json
 result.json            what came out; written last, so that a run with it is done
@@ -202,7 +202,7 @@ class RunFolder:
         return None
 
     def finish(self, result: Mapping[str, Any], weights: Mapping[str, Tensor], snapshots: Mapping[str, Tensor]) -> None:
-        """Write weights and snapshots, then the result that makes the run done, and delete the checkpoints."""
+        """Write weights and snapshots, then the result that makes the run done; its checkpoints stay."""
         from safetensors.torch import save
 
         files = {}
@@ -211,8 +211,6 @@ class RunFolder:
             write_atomically(self.path / f"{name}.safetensors", content)
             files[f"{name}.safetensors"] = sha256(content)
         write_json(self.path / "result.json", {**result, "files": files})
-        for checkpoint in self._checkpoints():
-            checkpoint.unlink()
 
     def fail(self, failure: Mapping[str, Any]) -> None:
         """Write down why the run stopped; its checkpoints stay."""
