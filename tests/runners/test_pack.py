@@ -12,6 +12,7 @@ import torch
 from lastlayer import data
 from lastlayer.runners import Event, Plan, _graphs, pack
 from lastlayer.runners.pack import run_packed
+from lastlayer.runs import RunFolder
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
 from lastlayer.training.loop import finish_fit, fit
 from lastlayer.training.steps import Training, objective
@@ -184,3 +185,14 @@ def test_on_a_gpu_a_trial_alone_or_packed_gives_the_same_bits(tmp_path: Path) ->
     for plan in (packed, alone):
         assert set(ends(list(run_packed(trials, deque(range(4)), plan, torch.device("cuda")))).values()) == {"done"}
     assert all(same(packed, alone, trial) for trial in trials)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_trial_that_was_cut_goes_on_and_is_finished(tmp_path: Path) -> None:
+    trial = varied()[0]
+    steps = fit(trial, tmp_path / "run", device="cuda")
+    while next(steps).epoch < 1:
+        pass
+    steps.close()
+    finish_fit(fit(trial, tmp_path / "run", device="cuda"))
+    assert RunFolder(tmp_path / "run").tensors("snapshots")["points"].isfinite().all()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,19 @@ from torch import Tensor
 import lastlayer
 from lastlayer import data, losses
 from lastlayer.runs import RunFolder
-from lastlayer.training import Augmentation, DataChoice, HeadChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
+from lastlayer.training import (
+    Augmentation,
+    DataChoice,
+    HeadChoice,
+    LossChoice,
+    ModelChoice,
+    Optimiser,
+    Schedule,
+    Trial,
+    measuring,
+)
 from lastlayer.training.loop import evaluation_epochs, finish_fit, fit
+from lastlayer.training.network import Network
 from lastlayer.training.steps import DivergedError, Training
 
 SMALL = Trial(model=ModelChoice("mlp", {"width": 64}), schedule=Schedule(epochs=3), evaluations=2)
@@ -117,6 +129,28 @@ def test_measuring_does_not_change_the_training() -> None:
     results = [finish_fit(fit(dataclasses.replace(SMALL, evaluations=n))) for n in (1, 3)]
     assert results[0]["measures"]["test"]["accuracy"] == results[1]["measures"]["test"]["accuracy"]
     assert [len(result["history"]) for result in results] == [2, 4]
+
+
+def test_every_evaluation_goes_over_each_split_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = []
+    make = measuring.outputs_in_turns
+
+    def counted(network: Network, split: data.Split) -> Generator[None, None, measuring.Outputs]:
+        lengths.append(len(split))
+        return make(network, split)
+
+    monkeypatch.setattr(measuring, "outputs_in_turns", counted)
+    finish_fit(fit(SMALL, tmp_path / "run"))
+    digits = data.load("digits")
+    assert lengths == [len(digits.train), len(digits.test)] * 3
+    loaded = lastlayer.load(tmp_path / "run").network
+    pictured = RunFolder(tmp_path / "run").tensors("snapshots")
+    rows = torch.cat([(digits.test.target == k).nonzero()[:50, 0] for k in range(10)])
+    with torch.no_grad():
+        features = loaded.head.features(loaded.backbone(loaded.normalize(digits.test.inputs)))[rows]
+    assert torch.equal(pictured["target"], digits.test.target[rows])
+    assert pictured["features"].dtype == torch.float32
+    assert torch.allclose(pictured["features"], features, atol=1e-5)
 
 
 def test_a_diverging_trial_says_where_and_keeps_its_checkpoint(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 import lastlayer
 from lastlayer import reports
 from lastlayer.runs import RunFolder
-from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
+from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial, measuring
 from lastlayer.training.loop import finish_fit, fit
 from lastlayer.training.steps import DivergedError
 
@@ -41,8 +41,10 @@ def damage(path: Path) -> None:
 
 def assert_same(one: Path, other: Path) -> None:
     first, second = RunFolder(one), RunFolder(other)
-    weights = first.tensors("weights")
-    assert all(torch.equal(value, second.tensors("weights")[name]) for name, value in weights.items())
+    for name in ("weights", "snapshots"):
+        expected, found = first.tensors(name), second.tensors(name)
+        assert expected.keys() == found.keys()
+        assert all(torch.equal(value, found[key]) for key, value in expected.items())
     assert first.result()["measures"] == second.result()["measures"]
     assert [line["epoch"] for line in second.metrics()] == [line["epoch"] for line in first.metrics()]
 
@@ -86,6 +88,21 @@ def test_a_finished_run_keeps_its_last_two_checkpoints_and_does_without_them(
     assert not summary.problems
     assert "ce" in reports.write_page(summary, tmp_path / "page.html").read_text()
     assert not recwarn.list
+
+
+def test_a_run_killed_after_its_last_epoch_has_all_it_needs_in_its_checkpoint(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = shutil.copytree(whole, tmp_path / "cut")
+    for name in ("result.json", "weights.safetensors", "snapshots.safetensors"):
+        (cut / name).unlink()
+
+    def measured_again(*_: object) -> None:
+        raise AssertionError("the last evaluation is in the checkpoint")
+
+    monkeypatch.setattr(measuring, "outputs_in_turns", measured_again)
+    finish_fit(fit(TRIAL, cut))
+    assert_same(whole, cut)
 
 
 def test_a_run_killed_before_its_first_checkpoint_counts_no_epoch_twice(tmp_path: Path, whole: Path) -> None:

@@ -137,7 +137,8 @@ def _fit(
             where = "the run" if folder is None else str(folder.path)
             raise ValueError(f"{trial.data.name} has changed since {where} began: delete that folder to train anew")
         training.restore(state)
-        history, taken, seconds = state["history"], state["snapshots"], state["seconds"]
+        history, seconds = state["history"], state["seconds"]
+        taken = [{name: tensor.cpu() for name, tensor in one.items()} for one in state["snapshots"]]
         if training.device.type == "cpu":  # sums split among another number of threads round otherwise
             torch.set_num_threads(state.get("threads", torch.get_num_threads()))
     if folder is not None:
@@ -153,7 +154,7 @@ def _fit(
         if training.epoch in wanted and training.epoch not in {entry["epoch"] for entry in history}:
             line["train"], line["test"], picture = yield from _measure(training, chosen)
             history.append({**line, "epoch": training.epoch})
-            taken.append(picture)
+            taken = [*map(measuring.compact, taken), picture]
         line["seconds"] = time.perf_counter() - began
         log(line)
         if folder is not None and (state is None or training.epoch > state["epoch"]):
@@ -173,7 +174,7 @@ def _fit(
             break
         yield from training.train_epoch()
     saver.wait()
-    return (yield from _finish(training, folder, history, taken, chosen, time.perf_counter() - began))
+    return (yield from _finish(training, folder, history, taken, time.perf_counter() - began))
 
 
 def _measure(
@@ -198,7 +199,6 @@ def _finish(
     folder: RunFolder | None,
     history: list[dict[str, Any]],
     taken: list[dict[str, Tensor]],
-    chosen: Tensor,
     seconds: float,
 ) -> Generator[Progress, None, dict[str, Any]]:
     trial, dataset = training.trial, training.dataset
@@ -220,9 +220,7 @@ def _finish(
         },
         "machine": describe_machine(training.device),
     }
-    snapshots = measuring.finished_snapshots(
-        [entry["epoch"] for entry in history], taken, (yield from training.outputs(dataset.test)), chosen
-    )
+    snapshots = measuring.finished_snapshots([entry["epoch"] for entry in history], taken)
     weights = training.network.state_dict()
     if dataset.validation is not None:
         made = yield from training.outputs(dataset.validation)

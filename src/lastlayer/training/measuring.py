@@ -153,7 +153,10 @@ def snapshot_samples(split: Split, num_classes: int) -> Tensor:
 
 
 def snapshot(made: Outputs, chosen: Tensor) -> dict[str, Tensor]:
-    """What pictures need of one moment of a training: features of some samples, class cosines, logit histograms."""
+    """What pictures need of one moment of a training: features of some samples, class cosines, logit histograms.
+
+    Features are in float32, as those of the last snapshot are kept; `compact` does with less for the others.
+    """
     num_classes = made.logits.shape[1]
     true = torch.zeros_like(made.logits, dtype=torch.bool).scatter_(1, made.target.unsqueeze(1), True)
     low, high = float(made.logits.min()), float(made.logits.max())
@@ -163,7 +166,8 @@ def snapshot(made: Outputs, chosen: Tensor) -> dict[str, Tensor]:
         for name, mask in (("true", true), ("false", ~true))
     }
     kept = {
-        "features": made.features[chosen].half(),
+        "features": made.features[chosen].float(),
+        "target": made.target[chosen],
         "range": torch.tensor([low, high]),
         "true_logits": histogram["true"],
         "false_logits": histogram["false"],
@@ -173,25 +177,32 @@ def snapshot(made: Outputs, chosen: Tensor) -> dict[str, Tensor]:
     return {name: tensor.cpu() for name, tensor in kept.items()}
 
 
-def finished_snapshots(
-    epochs: list[int], taken: list[dict[str, Tensor]], made: Outputs, chosen: Tensor
-) -> dict[str, Tensor]:
+def compact(taken: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A snapshot as it is kept when another follows: points in a plane need no more than half precision."""
+    return {**taken, "features": taken["features"].half()}
+
+
+def finished_snapshots(epochs: list[int], taken: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     """All snapshots of a run as a few tensors; features become points in the plane of the last ones' two main axes.
+
+    Args:
+        epochs: of the snapshots.
+        taken: the snapshots, the last with its features in float32.
 
     Returns:
         epochs (E,), target (S,), features (S, d) at the end, points (E, S, 2), range (E, 2), true_logits and
         false_logits (E, bins), and cosines (E, K, K) unless there are too many classes.
     """
-    last = made.features[chosen].float().cpu()
+    last = taken[-1]["features"]
     centre = last.mean(0)
     _, _, axes = torch.linalg.svd(last - centre, full_matrices=False)
     plane = axes[:2].T  # (d, 2), fewer where d or S is 1
-    points = torch.stack([(one["features"].float() - centre) @ plane for one in taken])
+    points = torch.stack([(compact(one)["features"].float() - centre) @ plane for one in taken])
     if points.shape[2] == 1:
         points = torch.cat([points, torch.zeros_like(points)], 2)
     kept = {
         "epochs": torch.tensor(epochs),
-        "target": made.target[chosen].cpu(),
+        "target": taken[-1]["target"],
         "features": last,
         "points": points,
     }
