@@ -2,6 +2,7 @@
 
 import fcntl
 import io
+import itertools
 import os
 import pty
 import re
@@ -18,8 +19,8 @@ from typer.testing import CliRunner
 
 from lastlayer.cli import app
 from lastlayer.cli._running import _Show, names_of
-from lastlayer.runners import Event
-from lastlayer.training import LossChoice, Trial
+from lastlayer.runners import Event, Plan, run_trials
+from lastlayer.training import DataChoice, LossChoice, Schedule, Trial
 from lastlayer.training.steps import Progress as Moment
 
 COMMAND = [sys.executable, "-c", "from lastlayer.cli import main; main()", "train", "--train-samples", "256"]
@@ -46,6 +47,19 @@ def test_the_whole_moves_with_its_parts() -> None:
     show(Event(0, "done"))
     assert whole.completed == pytest.approx(2.0)
     assert len(bars.tasks) == 1
+
+
+def test_a_trial_that_measures_says_so_from_its_first_batch_on(tmp_path) -> None:
+    trial = Trial(data=DataChoice("digits", train=128), schedule=Schedule(epochs=2), evaluations=1).resolved()
+    bars = Progress(TextColumn("{task.fields[state]}"), console=Console(file=io.StringIO()))
+    show = _Show(bars, [trial])
+    said = []
+    for event in run_trials([trial], Plan(tmp_path, "cpu")):
+        show(event)
+        said += [task.fields["state"] for task in bars.tasks[1:]]
+    states = [state for state, _ in itertools.groupby(said)]
+    assert states[:3] == ["loading", "measuring", "epoch 1/2"]
+    assert re.fullmatch(r"measuring  loss \d\.\d{4}  accuracy \d+\.\d%", states[-1])
 
 
 @pytest.mark.parametrize("columns", [60, 140])

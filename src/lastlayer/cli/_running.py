@@ -140,7 +140,7 @@ class _Show:
             self.rows[event.index] = self.bars.add_task(name, total=None, state="loading")
         elif event.kind == "progress" and event.progress is not None:
             now = event.progress
-            state = f"epoch {now.epoch + 1}/{now.epochs}"
+            state = "measuring" if now.measuring else f"epoch {now.epoch + 1}/{now.epochs}"
             if now.loss is not None and now.accuracy is not None:
                 state += f"  loss {now.loss:.4f}  accuracy {now.accuracy:.1%}"
             self.bars.update(self.rows[event.index], completed=now.step, total=now.steps, state=state)

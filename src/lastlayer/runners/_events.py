@@ -55,13 +55,14 @@ class Plan:
 
 
 class Reporter:
-    """Progress of one trial as events, a few a second at most."""
+    """Progress of one trial as events: a few a second at most, and whenever it begins or ends to measure."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self._shown = 0.0
+        self._measuring: bool | None = None
 
     def __call__(self, progress: Progress) -> Iterator[Event]:
-        if time.monotonic() - self._shown > REPORT_SECONDS:
-            self._shown = time.monotonic()
+        if progress.measuring != self._measuring or time.monotonic() - self._shown > REPORT_SECONDS:
+            self._shown, self._measuring = time.monotonic(), progress.measuring
             yield Event(self.index, "progress", progress)

@@ -37,12 +37,13 @@ class DivergedError(RuntimeError):
 class Progress:
     """How far a trial is; loss and accuracy are those of the last whole epoch of training."""
 
-    epoch: int
+    epoch: int  # whole ones behind it
     epochs: int
     step: int
     steps: int
     loss: float | None
     accuracy: float | None
+    measuring: bool = False  # and not training
 
 
 def objective(
@@ -203,7 +204,7 @@ class Training:
                 self.first_bad.fill_(step)
                 break
             yield self._progress(step + 1)
-        yield from self._until_finished(step + 1)
+        yield from self._until_finished(self._progress(step + 1))
         if self.ranks is not None:
             self.total.copy_(self.ranks.mean(self.total))
             self.correct.copy_(self.ranks.mean(self.correct.double()) * self.ranks.count)
@@ -218,17 +219,17 @@ class Training:
             "accuracy": float(self.correct) / (self.steps_per_epoch * self.batch_size),
         }
 
-    def _progress(self, step: int) -> Progress:
-        epochs = self.trial.schedule.epochs
-        return Progress(self.epoch, epochs, step, self.steps, self.last.get("loss"), self.last.get("accuracy"))
+    def _progress(self, step: int, *, measuring: bool = False) -> Progress:
+        epochs, last = self.trial.schedule.epochs, self.last
+        return Progress(self.epoch, epochs, step, self.steps, last.get("loss"), last.get("accuracy"), measuring)
 
-    def _until_finished(self, step: int) -> Iterator[Progress]:
+    def _until_finished(self, progress: Progress) -> Iterator[Progress]:
         """Yield until the device has done what it was given, so that others can be given work meanwhile."""
         if self.device.type == "cuda":
             reached = torch.cuda.Event()  # type: ignore[no-untyped-call]
             reached.record()
             while not reached.query():  # type: ignore[no-untyped-call]
-                yield self._progress(step)
+                yield progress
 
     def step(self) -> None:
         """One step, from the order of the samples to the update of the parameters, without a word from the host."""
@@ -327,15 +328,15 @@ class Training:
     def outputs(self, split: data.Split, network: Network | None = None) -> Generator[Progress, None, Outputs]:
         """`measuring.outputs` of the network, or of another, yielding until the device has made them."""
         batches = measuring.outputs_in_turns(self.network if network is None else network, split)
-        step = self.epoch * self.steps_per_epoch
+        progress = self._progress(self.epoch * self.steps_per_epoch, measuring=True)
         while True:
+            yield progress  # before the first batch too, which may take long
             try:
                 next(batches)
             except StopIteration as stop:
-                yield from self._until_finished(step)
+                yield from self._until_finished(progress)
                 made: Outputs = stop.value
                 return made
-            yield self._progress(step)
 
     def keep_best(self) -> Generator[Progress, None, float]:
         """Validation accuracy now; the network is kept if it is the best so far."""
