@@ -115,7 +115,7 @@ def test_every_paper_has_artifacts_and_published_numbers():
     for paper in PAPERS:
         own = [one for one in artifacts().values() if one.paper == paper]
         assert own, paper
-        if paper != "all_losses":
+        if paper not in ("all_losses", "bn_wd"):  # ours; and a paper whose results are figures alone
             assert any(published(one) for one in own), paper
 
 
