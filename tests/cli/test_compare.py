@@ -102,11 +102,36 @@ def test_options_reach_the_trial() -> None:
 
 
 def test_a_loss_that_diverges_is_shown_and_the_command_fails() -> None:
-    code, said = lastlayer("compare", "--losses", "ce,mse", "--seeds", "1", *QUICK, "--lr", "100000")
+    command = ("compare", "--losses", "ce,mse", "--seeds", "1", *QUICK, "--lr", "100000")
+    for _ in range(2):  # trained, and found failed
+        code, said = lastlayer(*command)
+        assert code == 1
+        for loss in ("ce", "mse"):  # once: where nobody looks on there is no need to tell it before the table
+            (line,) = [line for line in said.splitlines() if f"{loss} seed 0: the loss is not finite at step" in line]
+            assert line.split()[0] == "failed"
+        assert "failed: " not in said
+        assert "2 of 2 trials are not done" in said
+
+
+def test_a_failure_that_could_not_be_written_down_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunFolder, "save_checkpoint", full)
+    monkeypatch.setattr(RunFolder, "fail", full)
+    code, said = lastlayer("compare", "--losses", "ce", "--seeds", "1", *QUICK)
     assert code == 1
-    assert "not finite at step" in said
-    assert "mse" in said
-    assert "trials are not done" in said
+    assert "failed: ce seed 0: OSError: [Errno 28] No space left on device" in said
+    assert "interrupted ce seed 0: cut after epoch 0; run the command again to resume it" in said
+
+
+def test_a_comparison_of_one_trial_has_its_page_and_a_training_has_none() -> None:
+    assert "page: " not in lastlayer("train", *QUICK[:-2])[1]
+    code, said = lastlayer("compare", "--losses", "ce", "--seeds", "1", *QUICK)
+    assert code == 0
+    (page,) = Path("runs").glob("*.html")
+    assert f"page: {page}" in said
+    assert "ce" in page.read_text()
 
 
 @pytest.mark.parametrize(

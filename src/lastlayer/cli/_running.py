@@ -42,7 +42,7 @@ def run(trials: Sequence[Trial], plan: Plan, title: str, dataset: Dataset | None
     listed = [{"identity": trial.identity, "trial": trial.to_dict()} for trial in trials]
     write_json(comparison_file(trials, plan), {"title": title, "trials": listed, "command": command})
     try:
-        with contextlib.closing(events), _shown(trials) as show:  # type: ignore[type-var]
+        with contextlib.closing(events), _shown(trials, plan) as show:  # type: ignore[type-var]
             for event in events:
                 show(event)
     except KeyboardInterrupt:
@@ -110,8 +110,12 @@ def names_of(trials: Sequence[Trial]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _shown(trials: Sequence[Trial]) -> Iterator[_Show]:
-    """Live progress in a terminal: a line for each running trial and one for all. Elsewhere only failures are said."""
+def _shown(trials: Sequence[Trial], plan: Plan) -> Iterator[_Show]:
+    """Live progress in a terminal: a line for each running trial and one for all.
+
+    Elsewhere a failure alone is said, and only where its run folder has no note of it, from which it would be told
+    among the results.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Column
@@ -120,14 +124,14 @@ def _shown(trials: Sequence[Trial]) -> Iterator[_Show]:
     left = TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True, min_width=5))
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), left)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        yield _Show(bars, trials)
+        yield _Show(bars, trials, None if console.is_terminal else plan)
 
 
 class _Show:
-    """Turns events into progress bars."""
+    """Turns events into progress bars, and failures into lines: all, or those that the plan's run folders lack."""
 
-    def __init__(self, bars: Progress, trials: Sequence[Trial]) -> None:
-        self.bars, self.trials = bars, trials
+    def __init__(self, bars: Progress, trials: Sequence[Trial], plan: Plan | None = None) -> None:
+        self.bars, self.trials, self.plan = bars, trials, plan
         self.names = names_of(trials)
         self.rows: dict[int, TaskID] = {}
         self.parts: dict[int, float] = {}
@@ -153,22 +157,23 @@ class _Show:
                 self.bars.remove_task(self.rows.pop(event.index))
             done = self.ended + sum(self.parts.values())
             self.bars.update(self.all, completed=done, state=f"{self.ended} of {len(self.trials)} ended")
-        if event.kind == "failed":
+        if event.kind == "failed" and not self._is_noted(event.index):
             self.bars.console.print(f"failed: {name}: {event.message}", markup=False, highlight=False, soft_wrap=True)
 
+    def _is_noted(self, index: int) -> bool:
+        return self.plan is not None and self.plan.folder(self.trials[index]).status == "failed"
 
-def show_results(trials: Sequence[Trial], plan: Plan) -> None:
-    """Print the tables and write the page; end with exit code 1 if a trial is not done."""
+
+def show_results(trials: Sequence[Trial], plan: Plan, *, page: bool = True) -> None:
+    """Print the tables and write the page, if wanted; end with exit code 1 if a trial is not done."""
     from lastlayer import reports
 
     comparison = comparison_file(trials, plan)
     loaded = reports.load(plan.root, comparison)
     summary = reports.summarise(loaded)
     reports.print_tables(summary)
-    if len(trials) > 1:
-        page = comparison.with_suffix(".html")
-        reports.write_page(summary, page)
-        typer.echo(f"page: {page}")
+    if page:
+        typer.echo(f"page: {reports.write_page(summary, comparison.with_suffix('.html'))}")
     missing = len(summary.problems)  # damaged runs too, which are there but cannot be read
     if missing:
         typer.echo(f"{missing} of {len(trials)} trials are not done: see lastlayer status {plan.root}", err=True)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from lastlayer.cli._running import counted, run, show_results
 from lastlayer.cli._settings import Settings, takes_settings
 from lastlayer.cli._tuning import tuned
-
-if TYPE_CHECKING:
-    pass
 
 Out = Annotated[Path, typer.Option(help="Folder of the runs.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ..., or auto.")]
@@ -77,7 +74,7 @@ def train(
     retry_failed: RetryFailed = False,
     tensorboard: TensorBoard = None,
 ) -> None:
-    """Train one loss with one seed, and measure it."""
+    """Train one loss with one seed, and measure it; `lastlayer report` makes a page of it."""
     from lastlayer.runners import Plan
 
     plan = Plan(
@@ -85,5 +82,5 @@ def train(
     )
     trials = settings.trials([loss], [seed], plan)
     run(trials, plan, f"{settings.data}: {loss}, seed {seed}")
-    show_results(trials, plan)
+    show_results(trials, plan, page=False)
     typer.echo(f"run: {plan.folder(trials[0]).path}")
