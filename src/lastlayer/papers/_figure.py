@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ from lastlayer.papers._artifact import Artifact
 from lastlayer.papers._observations import Observations, read_spec
 from lastlayer.papers._table import Printed, published
 from lastlayer.reports.noise import spread
+
+TITLE_WIDTH = 80  # characters that a laptop shows
 
 
 def figure(artifact: Artifact, observations: Observations) -> Any:
@@ -61,8 +64,14 @@ def _line_chart(artifact: Artifact, observations: Observations, wanted: Mapping[
     log = str(wanted.get("log", ""))
     chart.update_xaxes(title=x, type="log" if "x" in log else "linear")
     chart.update_yaxes(title=titles[0] if len(titles) == 1 else "", type="log" if "y" in log else "linear")
-    chart.update_layout(title=f"{artifact.name}: {artifact.shows}", template="plotly_white")
+    title = textwrap.wrap(f"{artifact.name}: {artifact.shows}", TITLE_WIDTH)
+    chart.update_layout(title="<br>".join(title), template="plotly_white")
     return chart
+
+
+def _named(axis: str, label: str) -> str:
+    """A label as a legend shows it: numbers say of what they are."""
+    return f"{axis} {label}" if label.replace(".", "").replace("-", "").replace("e", "").isdigit() else label
 
 
 def _series(
@@ -74,7 +83,7 @@ def _series(
         place = float(row.epoch) if x == "epoch" else float(row.labels[x])
         value = read_spec(artifact.columns[title], row.values)
         if value == value:
-            name = tuple(label for axis, label in row.labels.items() if axis != x)
+            name = tuple(_named(axis, label) for axis, label in row.labels.items() if axis != x)
             found.setdefault(name, {}).setdefault(place, []).append(value)
     return found
 
@@ -83,6 +92,6 @@ def _printed(artifact: Artifact, title: str, x: str) -> dict[tuple[str, ...], di
     found: dict[tuple[str, ...], dict[float, float]] = {}
     numbers: list[Printed] = [one for one in published(artifact) if one.column == title and one.labels.get(x)]
     for one in numbers:
-        name = tuple(label for axis, label in one.labels.items() if axis != x)
+        name = tuple(_named(axis, label) for axis, label in one.labels.items() if axis != x)
         found.setdefault(name, {})[float(one.labels[x])] = one.value
     return found

@@ -105,7 +105,7 @@ def figure_fits(observations: Observations, published: Sequence[Printed]) -> Any
             chart.add_trace(
                 Scatter(
                     x=places,
-                    y=[fit(at) for at in places],
+                    y=[fit(at) if fit(at) >= min(y) / 2 else None for at in places],
                     mode="lines",
                     line={"color": colour},
                     name=f"{loss}: {formula}",

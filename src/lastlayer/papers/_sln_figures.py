@@ -42,8 +42,9 @@ def figure_fig1(observations: Observations, published: Sequence[Any]) -> Any:
 def figure_dynamics(observations: Observations, published: Sequence[Any]) -> Any:
     """The points of seed 0 moving under the three losses with fixed weights, at the largest tau and for all steps run.
 
-    Positions are computed again: observations hold numbers, not clouds. The dashed line is f1 = f2, the dotted one
-    f1 + f2 = 0; they cross at the centre x*.
+    It opens at the end, which is what a still picture of it shows; play starts it from the beginning. Positions are
+    computed again: observations hold numbers, not clouds. The dashed line is f1 = f2, the dotted one f1 + f2 = 0; they
+    cross at the centre x*.
     """
     from plotly.graph_objects import Frame, Layout, Scatter
     from plotly.subplots import make_subplots
@@ -70,7 +71,7 @@ def figure_dynamics(observations: Observations, published: Sequence[Any]) -> Any
         ]
 
     chart = make_subplots(1, len(paths), subplot_titles=TOY_LOSSES)
-    for place, trace in enumerate(clouds(0)):
+    for place, trace in enumerate(clouds(FRAMES - 1)):
         chart.add_trace(trace, 1, place // 2 + 1)
     for column, path in enumerate(paths, 1):
         for sign, dash in ((-1.0, "dash"), (1.0, "dot")):
@@ -101,13 +102,14 @@ def _controls(moments: Sequence[str], layout: Any) -> Any:
                     {
                         "label": "play",
                         "method": "animate",
-                        "args": [None, {"frame": {"duration": 120}, "fromcurrent": True}],
+                        "args": [None, {"frame": {"duration": 120}, "fromcurrent": False}],
                     }
                 ],
             }
         ],
         sliders=[
             {
+                "active": len(moments) - 1,
                 "currentvalue": {"prefix": "step "},
                 "steps": [{"label": name, "method": "animate", "args": [[name], at_once]} for name in moments],
             }
