@@ -495,6 +495,40 @@ def test_a_part_common_to_all_logits_costs_no_digits(name: str) -> None:
         torch.testing.assert_close(found.double(), expected, rtol=3e-5, atol=1e-4)  # the logits hold 6e-5 themselves
 
 
+@pytest.mark.parametrize("name", ["ce", "bce", "logit-adjusted", "batch-ce"])
+def test_gradients_among_large_logits_keep_their_digits(name: str) -> None:
+    """Logits near 5000 hold 5e-4, here exactly; 1 - p of a sample that leads by 8 is 0.002."""
+    parts = [torch.eye(K).requires_grad_(), (5000 + 8 * torch.eye(K)).requires_grad_(), None]
+    exact = [None if p is None else p.detach().double().requires_grad_() for p in parts]
+    labels, module = torch.arange(K), make(name)
+    wanted = gradients(dense(module, exact, labels), exact)
+    for plan in (rows(3), classes(2)):
+        found = gradients(linear_loss(*parts[:2], labels, module, plan=plan), parts)
+        torch.testing.assert_close(found[1].double(), wanted[1], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "name", [*(n for n in PER_SAMPLE if n not in ("mse", "sln", "ln", "ls", "large-margin")), *BATCH]
+)
+@pytest.mark.parametrize("masked", [[K - 1], [0, 1], [0, 3, 6]])
+def test_classes_masked_by_a_bias_of_minus_infinity(name: str, masked: list[int]) -> None:
+    """As a padded vocabulary has them; no sample has such a label. The first and the last of a tile, or all of it."""
+    parts, labels = layer(), torch.tensor([2, 4, 5])[torch.arange(N) % 3]
+    if name == "arc-margin":
+        parts = [(p.detach() / 8).requires_grad_() for p in parts]
+    with torch.no_grad():
+        parts[2][masked] = float("-inf")
+    module = make(name)
+    expected = dense(module, parts, labels)
+    wanted = gradients(expected, parts[:2])
+    assert expected.isfinite()
+    for plan in [rows(4)] + ([classes(1), classes(2), classes(3)] if name in [*BY_CLASSES, "batch-ce"] else []):
+        found = linear_loss(*parts[:2], labels, module, parts[2], plan=plan)
+        torch.testing.assert_close(found, expected)
+        for a, b in zip(gradients(found, parts[:2]), wanted, strict=True):
+            torch.testing.assert_close(a, b)
+
+
 def test_a_pair_may_be_a_list() -> None:
     parts, labels = layer(), target("pairs")
     for plan in (WHOLE, rows(3), classes(2)):

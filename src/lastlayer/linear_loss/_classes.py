@@ -92,7 +92,7 @@ class Tiles:
             return terms.sum(1) if weight is None else terms @ weight
         found = torch.zeros_like(shift)
         for index, share in self.batch.entries(low, high, self.K, s.dtype):
-            own = share * (s.gather(1, index) - shift.unsqueeze(1))
+            own = times_share(share, s.gather(1, index) - shift.unsqueeze(1))
             found = found + (1 - self.smoothing) * (own if weight is None else own * weight[index]).squeeze(1)
         if self.smoothing:
             evenly = (s - shift.unsqueeze(1)).sum(1) if weight is None else (s - shift.unsqueeze(1)) @ weight
@@ -112,6 +112,11 @@ class Tiles:
         if self.smoothing:
             evenly = self.smoothing / self.K * (self.batch.mass(ds.dtype) * coefficient).unsqueeze(1)
             ds += evenly if weight is None else evenly * weight
+
+
+def times_share(share: Tensor, values: Tensor) -> Tensor:
+    """share values. A label of another tile reads the class at the edge, whose logit may be -inf: 0 times it is 0."""
+    return torch.where(share == 0, 0.0, share * values)
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,7 @@ class _Statistics(torch.autograd.Function):
                 # The target's sum is taken against the first tile's largest score: against 0, a large part common to
                 # all scores would take its digits.
                 first = s.amax(1)
+                first = torch.where(first == float("-inf"), 0.0, first)
                 largest = torch.full_like(first, torch.finfo(s.dtype).min)
                 total, dot = torch.zeros_like(first), torch.zeros_like(first)
             dot += tiles.dot(s, first, low, high)
@@ -169,7 +175,9 @@ class _Statistics(torch.autograd.Function):
             d_factor = torch.zeros_like(factor) if needs[4] else None
             for low, high in tiles:
                 z, s = tiles.scores(layer, factor, low, high)
-                ds = (tiles.summed(s, low, high) - (largest + log_sum).unsqueeze(1)).exp_() * d_log_sum.unsqueeze(1)
+                # Not less their sum: rounded to the digits of a large M, it would take those of p - 1.
+                ds = tiles.summed(s, low, high).sub(largest.unsqueeze(1)).sub_(log_sum.unsqueeze(1)).exp_()
+                ds.mul_(d_log_sum.unsqueeze(1))
                 tiles.add(ds, d_dot, low, high)
                 if d_factor is not None:
                     d_factor += (ds * z).sum(1)
@@ -298,7 +306,7 @@ class BinaryCrossEntropy:
             terms += smoothing / K * mass * (positive(z) if factor is None else factor * positive(z))
         # One after the other: the false term goes out exactly before the true one, which may be far smaller, comes in.
         for index, share, false, _ in own:
-            terms.scatter_add_(1, index, -share * false)
+            terms.scatter_add_(1, index, -times_share(share, false))
         for index, share, _, true in own:
-            terms.scatter_add_(1, index, share * (true if factor is None else true * factor[index]))
+            terms.scatter_add_(1, index, times_share(share, true if factor is None else true * factor[index]))
         return terms
