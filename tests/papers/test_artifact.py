@@ -111,6 +111,17 @@ def test_every_grid_resolves(name, size):
         assert one.figure["x"] == "epoch" or one.figure["x"] in one.axes or one.compute
 
 
+def test_tiny_imagenet_stands_in_at_32_pixels():
+    found = {
+        name: trial.data.options
+        for name, one in artifacts().items()
+        for trial in one.grid("small").trials()
+        if trial.data.name == "tiny-imagenet"
+    }
+    assert len(found) > 10
+    assert all(options.get("size") == 32 for options in found.values()), found
+
+
 def test_every_paper_has_artifacts_and_published_numbers():
     for paper in PAPERS:
         own = [one for one in artifacts().values() if one.paper == paper]

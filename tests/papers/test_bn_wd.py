@@ -49,6 +49,13 @@ def test_collapse_with_decay(store: Store) -> None:
     assert judge("004-04", store).outcome == "inconclusive"  # nothing interpolates
 
 
+def test_a_flat_measure_has_no_rank(store: Store) -> None:
+    add_fig2(store, lambda i: 0.9, lambda i: 0.5)
+    verdict = judge("004-04", store)
+    assert verdict.outcome == "inconclusive"
+    assert "no rank" in verdict.detail
+
+
 def test_cells_that_do_not_interpolate_are_left_out(store: Store) -> None:
     add_fig2(store, lambda i: 0.5 + 0.1 * i, lambda i: 0.4)
     for model in MODELS:
@@ -74,6 +81,21 @@ def test_collapse_during_training(store: Store, follows: bool, outcome: str) -> 
             made.append(row(labels, 0, epoch, intra_min=intra, nll=10.0 ** (-3 * t)))
     store.add(f"{PAPER}.fig3", "paper", made)
     assert judge("004-06", store).outcome == outcome
+
+
+def test_collapse_during_training_is_judged_by_the_mean_of_the_seeds(store: Store) -> None:
+    """One seed whose last evaluations are out of order is no refutation."""
+    made = []
+    for seed in range(3):
+        for epoch in range(0, 105, 5):
+            t = epoch / 100 if seed < 2 or epoch <= 80 else 0.5
+            made.append(row({"setting": "MLP", "bn": "with BN"}, seed, epoch, intra_min=t, nll=10.0 ** (-epoch / 30)))
+            early = min(epoch, 20) / 20
+            made.append(row({"setting": "MLP", "bn": "without BN"}, seed, epoch, intra_min=early, nll=1.0))
+    store.add(f"{PAPER}.fig3", "small", made)
+    verdict = judge("004-06", store)
+    assert verdict.outcome == "reproduced"
+    assert "3 seeds" in verdict.detail
 
 
 @pytest.mark.parametrize(("settings", "outcome"), [(3, "reproduced"), (2, "not reproduced")])

@@ -10,7 +10,9 @@ from lastlayer.training import DataChoice, ModelChoice, Trial
 
 def test_shapes_without_files():
     assert cost.shape(DataChoice("cifar10")) == (50_000, (3, 32, 32), 10)
-    assert cost.shape(DataChoice("tiny-imagenet", classes=50, holdout=0.1)) == (22_500, (3, 32, 32), 50)
+    assert cost.shape(DataChoice("tiny-imagenet", classes=50, holdout=0.1)) == (22_500, (3, 64, 64), 50)
+    assert cost.shape(DataChoice("tiny-imagenet", {"size": 32})) == (100_000, (3, 32, 32), 200)
+    assert cost.shape(DataChoice("imagenet", {"size": 299}))[1] == (3, 299, 299)
     assert cost.shape(DataChoice("mnist", train=2000)) == (2000, (1, 28, 28), 10)
     assert cost.shape(DataChoice("cifar10", unknown=4)) == (30_000, (3, 32, 32), 6)
     samples, shape, classes = cost.shape(DataChoice("digits"))

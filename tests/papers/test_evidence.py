@@ -66,6 +66,35 @@ def test_two_one_sided_tests(shift, outcome):
     assert verdict.difference == pytest.approx(shift, abs=1e-9)
 
 
+@given(st.lists(st.tuples(st.integers(0, 5), st.floats(-9, 9)), min_size=3, max_size=8))
+def test_spearman_is_that_of_scipy(pairs):
+    x, y = zip(*pairs, strict=True)
+    if len(set(x)) == 1 or len(set(y)) == 1:
+        assert math.isnan(evidence.spearman(x, y))
+    else:
+        assert evidence.spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("groups", "outcome"),
+    [
+        ([[0.9, 0.91, 0.92], [0.8, 0.81, 0.82]], "reproduced"),
+        ([[0.8, 0.81, 0.82], [0.9, 0.91, 0.92]], "not reproduced"),
+        ([[0.8, 0.9, 0.85], [0.79, 0.91, 0.84]], "inconclusive"),
+        ([[0.84, 0.80, 0.89], [0.8, 0.9, 0.85]], "inconclusive"),
+        ([[0.9], [0.8, 0.81]], "reproduced"),  # plainly, and says so
+    ],
+)
+def test_a_statement_on_means_stands_where_redraws_of_the_seeds_agree(groups, outcome):
+    verdict = evidence.redrawn(lambda means: means[0] > means[1], groups, "the first is higher")
+    assert verdict.outcome == outcome
+    assert ("one seed" in verdict.detail) == (len(groups[0]) == 1)
+
+
+def test_nothing_to_judge_is_not_run():
+    assert evidence.all_of([]).outcome == "not run"
+
+
 def test_all_parts_must_hold():
     yes, no, maybe, never = (
         evidence.Verdict(o, o) for o in ("reproduced", "not reproduced", "inconclusive", "not run")

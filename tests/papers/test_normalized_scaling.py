@@ -7,7 +7,8 @@ from importlib.resources import files
 
 import pytest
 
-from lastlayer.papers import Row, Store, artifact, artifacts, claims, figure, judge, published, reproduce
+from lastlayer.papers import Row, Store, artifact, artifacts, claims, cost, figure, judge, published, reproduce
+from lastlayer.papers._normalized_scaling_runs import part
 from lastlayer.papers._normalized_scaling_theory import (
     LogLoss,
     log_slope,
@@ -73,6 +74,22 @@ def test_published_numbers_have_a_cell():
             assert all(number.column in cell.columns for cell in cells), (one.name, number)
     table11 = OURS[f"{PAPER}.table11"]
     assert len(published(table11)) == len(table11.grid("paper").cells)  # not a cell without a number either
+
+
+def test_counted_epochs_stand_beside_their_own_tolerance():
+    """The paper counts to 0.001 below scale 5 and to 0.0035 from there on."""
+    for number in published(OURS[f"{PAPER}.table11"]):
+        assert number.column == f"epochs to {0.001 if float(number.labels['gamma']) < 5 else 0.0035:g}"
+
+
+def test_small_scales_end_where_the_criterion_says():
+    assert list(part({0.3: [1.0], 0.4: [1.0], 0.5: [1.0], 5.0: [1.0]}, small=True)) == [0.3, 0.4]
+
+
+def test_the_vit_of_tiny_imagenet_fits_its_images():
+    made = [trial for trial in trials("table9", "paper") if trial.data.name == "tiny-imagenet"]
+    assert {trial.model.options.get("patch") for trial in made if trial.model.name == "vit"} == {8}
+    assert {cost.shape(trial.data)[1] for trial in made} == {(3, 64, 64)}
 
 
 def test_numbers_written_out_are_those_of_the_theory():

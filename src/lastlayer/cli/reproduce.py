@@ -259,7 +259,7 @@ def _print_scorecard(console: Console, ids: list[str], store: Store) -> None:
         counts[verdict.outcome] += 1
         size = f" ({verdict.size})" if verdict.size else ""
         text = Text(verdict.outcome, style=_OUTCOME_STYLES[verdict.outcome])
-        changed = f" [criterion changed: {known[name].changed}]" if known[name].changed else ""
+        changed = f" [criterion {known[name].changed}]" if known[name].changed else ""
         table.add_row(name, known[name].claim, text, Text(verdict.detail + size + changed))
     console.print(table)
     console.print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()), highlight=False)

@@ -96,7 +96,7 @@ def _times(observed: Observations, measure: str, **labels: str) -> Times:
 
 
 def part(times: Times, *, small: bool) -> Times:
-    """Those of small scales (up to 0.4 in every grid) or of large ones (from 5)."""
+    """Those of small scales (up to SMALLEST) or of large ones (from 5)."""
     return {g: seeds for g, seeds in times.items() if (g <= SMALLEST if small else g >= 5)}
 
 

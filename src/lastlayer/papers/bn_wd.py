@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from lastlayer.papers._bn_wd_figures import figure_during
 from lastlayer.papers._bn_wd_theory import perturbed_frames, quadratic_mean_norm, through_batch_norm
 from lastlayer.papers._claims import check
-from lastlayer.papers._evidence import Verdict, above, all_of, counted, exact, spearman, welch
+from lastlayer.papers._evidence import Verdict, above, all_of, counted, exact, redrawn, spearman, welch
 from lastlayer.papers._observations import NotRunError, Observations, Store
 
 __all__ = ["figure_during", "perturbed_frames", "quadratic_mean_norm", "through_batch_norm"]
@@ -80,7 +80,7 @@ def strongest_with_batch_norm(store: Store) -> Verdict:
         best = []
         for arm in (WITH, WITHOUT):
             places = _places(seen, {"bn": arm, **labels}, "decay", "intra_min", interpolating=False)
-            top = max(places, key=lambda decay: places[decay])
+            top = max(places, key=lambda decay: _mean(places[decay]))
             label = next(name for name in seen.points("decay") if float(name) == top)
             best.append(seen.values("train.intra_min", bn=arm, decay=label, **labels))
         parts.append(above(welch(*best), what=f"best min intra with - without BN, {_named(labels)}"))
@@ -91,23 +91,25 @@ def strongest_with_batch_norm(store: Store) -> Verdict:
 
 @check("004-06", "bn_wd.fig3")
 def collapse_follows_the_loss(store: Store) -> Verdict:
-    """Over epochs: with BN collapse ranks as the training loss; without BN it is over after the first epochs."""
+    """Over epochs: with BN collapse ranks as the training loss; without BN it is over early; means over seeds."""
     seen = store.evidence("bn_wd.fig3")
     parts = []
     for labels in _settings(seen, "setting"):
         name = _named(labels)
+        ranks, late = [], []
         for row in seen.final(bn=WITH, **labels):
             intra = seen.curve("train.intra_min", row.seed, **row.labels)
             loss = seen.curve("train.nll", row.seed, **row.labels)
             distance = {epoch: 1 - value for epoch, value in intra.items() if epoch > 0}
-            rank = spearman([loss[epoch] for epoch in distance], distance.values())
-            parts.append(exact(rank > 0.9, f"{name}, seed {row.seed}: {rank:.3f} with BN"))
+            ranks.append(spearman([loss[epoch] for epoch in distance], distance.values()))
         for row in seen.final(bn=WITHOUT, **labels):
             intra = seen.curve("train.intra_min", row.seed, **row.labels)
             early = max(epoch for epoch in intra if epoch <= FIRST_EPOCHS)
             last = intra[max(intra)]
-            moved = abs(last - intra[early]) / max(abs(last - intra[min(intra)]), 1e-12)
-            parts.append(exact(moved < 0.2, f"{name}, seed {row.seed}: {moved:.0%} of the change late without BN"))
+            late.append(abs(last - intra[early]) / max(abs(last - intra[min(intra)]), 1e-12))
+        rank, moved = sum(ranks) / len(ranks), sum(late) / len(late)
+        parts.append(exact(rank > 0.9, f"{name}: {rank:.3f} with BN (least {min(ranks):.3f}, {len(ranks)} seeds)"))
+        parts.append(exact(moved < 0.2, f"{name}: {moved:.0%} of the change late without BN, {len(late)} seeds"))
     return all_of(parts)
 
 
@@ -141,7 +143,11 @@ def vgg_with_batch_norm(store: Store) -> Verdict:
                 _places(seen, {"bn": arm, **labels}, "decay", measure, interpolating=False) for arm in (WITH, WITHOUT)
             )
             better.append(
-                {decay for decay in with_.keys() & without.keys() if sign * (with_[decay] - without[decay]) > 0}
+                {
+                    decay
+                    for decay in with_.keys() & without.keys()
+                    if sign * (_mean(with_[decay]) - _mean(without[decay])) > 0
+                }
             )
             compared = len(with_.keys() & without.keys())
         holds = len(set.intersection(*better))
@@ -176,20 +182,26 @@ def _settings(seen: Observations, *axes: str) -> Iterator[dict[str, str]]:
 
 def _places(
     seen: Observations, labels: Mapping[str, str], axis: str, measure: str, *, interpolating: bool
-) -> dict[float, float]:
-    """Mean over seeds by place on an axis, of the places that were run (and interpolate)."""
-    found: dict[float, float] = {}
+) -> dict[float, list[float]]:
+    """Values of all seeds by place on an axis, of the places that were run (and interpolate)."""
+    found: dict[float, list[float]] = {}
+    run = False
     for place in seen.points(axis):
         try:
             values = seen.values(f"train.{measure}", **{axis: place}, **labels)
             accuracy = seen.values("train.accuracy", **{axis: place}, **labels)
         except NotRunError:
             continue
-        if not interpolating or sum(accuracy.values()) / len(accuracy) >= INTERPOLATES:
-            found[float(place)] = sum(values.values()) / len(values)
-    if not found and not interpolating:
+        run = True
+        if not interpolating or _mean(accuracy.values()) >= INTERPOLATES:
+            found[float(place)] = list(values.values())
+    if not run:
         raise NotRunError(f"{seen.artifact} ({seen.size}): no finished run of {_named(labels)}")
-    return {place: value for place, value in found.items() if not math.isnan(value)}
+    return {place: values for place, values in found.items() if not math.isnan(_mean(values))}
+
+
+def _mean(values: Collection[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _trend(
@@ -200,11 +212,15 @@ def _trend(
     return _correlation(places, lambda rank: sign * rank > 0.8, f"{axis} and {measure}, {_named(labels)}")
 
 
-def _correlation(places: Mapping[float, float], holds: Callable[[float], bool], what: str) -> Verdict:
+def _correlation(places: Mapping[float, Collection[float]], holds: Callable[[float], bool], what: str) -> Verdict:
+    """Whether the rank correlation of places with the means over seeds there is as wanted."""
     if len(places) < FEWEST:
         return Verdict("inconclusive", f"{what}: {len(places)} places, {FEWEST} needed")
-    rank = spearman(places.keys(), places.values())
-    return exact(holds(rank), f"{what}: {rank:+.2f} over {len(places)}")
+    rank = spearman(places, map(_mean, places.values()))
+    if math.isnan(rank):
+        return Verdict("inconclusive", f"{what}: the same at all {len(places)} places, no rank")
+    said = f"{what}: {rank:+.2f} over {len(places)}"
+    return redrawn(lambda means: holds(spearman(places, means)), places.values(), said)
 
 
 def _has_sign(sign: int, rank: float) -> bool:
