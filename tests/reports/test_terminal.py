@@ -4,7 +4,7 @@ import re
 import pytest
 from rich.console import Console
 
-from lastlayer.reports import load, print_tables, summarise
+from lastlayer.reports import load, print_tables, summarise, write_page
 
 from . import factory
 from .factory import trial
@@ -47,6 +47,20 @@ def test_one_table_has_every_default_measure_on_test_and_train(root):
             assert len(cells(text, title, split)) == 2, title
     assert "seconds" in text
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(("losses", "best"), [(("ce",), False), (("ce", "sln"), True)])
+def test_of_one_seed_noise_is_not_spoken_of(tmp_path, losses, best):
+    for loss in losses:
+        factory.done(tmp_path, trial(loss, 0))
+    text = printed(tmp_path)
+    page = write_page(summarise(load(tmp_path)), tmp_path / "page.html").read_text()
+    note = re.search(r'<p class="note">(.*?)</p>', page[page.index('id="splits"') :]).group(1)
+    for said in (text, note):
+        assert "ithin noise" not in said
+        assert "±" not in said
+    assert ("* best." in text) == best
+    assert ("best" in note) == best
 
 
 def test_a_file_gets_one_table_of_any_number_of_losses(tmp_path):

@@ -36,17 +36,28 @@ def results(summary: Summary) -> str:
         for i, split in enumerate(splits)
     )
     tables = "".join(_table(summary, split, hidden=i > 0) for i, split in enumerate(splits))
-    winner = '<span class="pill winner">winner</span> ' if summary.seeds >= ENOUGH_SEEDS else ""
     return (
         '<div class="controls">'
         f'<div class="switch" role="group" aria-label="Measured on" id="splits">{buttons}</div>'
         '<div class="switch" role="group" aria-label="Columns" id="columns">'
         '<button type="button" data-columns="key" aria-pressed="true">key measures</button>'
         '<button type="button" data-columns="all" aria-pressed="false">all</button></div></div>'
-        f'{tables}<p class="note">{winner}<span class="pill best">best</span> '
-        f'<span class="pill within">within noise of it</span> {escape(rule(summary))} '
+        f'{tables}<p class="note">{_legend(summary)}</p>'
+    )
+
+
+def _legend(summary: Summary) -> str:
+    """What the marks of the tables mean, those that can be in them."""
+    if sum(bool(group.done) for group in summary.groups) < 2:
+        return "± is the standard deviation over seeds." if summary.seeds > 1 else ""
+    best = '<span class="pill best">best</span>'
+    if summary.seeds < 2:
+        return best
+    winner = '<span class="pill winner">winner</span> ' if summary.seeds >= ENOUGH_SEEDS else ""
+    return (
+        f'{winner}{best} <span class="pill within">within noise of it</span> {escape(rule(summary))} '
         "Spreads below the column's median count as the median. Noise is that of the seeds, "
-        "not of the test set. Under a pale heading nothing differs clearly.</p>"
+        "not of the test set. Under a pale heading nothing differs clearly."
     )
 
 

@@ -56,6 +56,8 @@ def _legend(summary: Summary, lines: Sequence[Column]) -> str:
     named = "".join(splits.get(split, "") for split in {line.split: None for line in lines})
     if sum(bool(group.done) for group in summary.groups) < 2:
         return f"{named}{'± is the standard deviation over seeds.' if summary.seeds > 1 else ''}"
+    if summary.seeds < 2:
+        return f"* best. {named}".rstrip()
     marks = "* best   ~ within noise of it" + ("   ★ winner" if summary.seeds >= ENOUGH_SEEDS else "")
     return f"{marks}. {named}{rule(summary)}"
 
