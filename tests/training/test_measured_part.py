@@ -45,6 +45,17 @@ def test_accuracy_is_that_of_all_samples(many: tuple[Network, Dataset], monkeypa
     assert 0 < values["auprc"] <= 1
 
 
+@pytest.mark.parametrize(("shape", "sizes"), [((3, 32, 32), [100, 100, 30]), ((2,), [230]), ((3, 400, 400), [1, 1])])
+def test_batches_of_images_on_a_cpu_are_small(shape: tuple[int, ...], sizes: list[int]) -> None:
+    network = Network(Normalize(), create("identity", shape), LinearHead(torch.Size(shape).numel(), 2))
+    seen: list[int] = []
+    network.backbone.register_forward_hook(lambda _module, inputs, _made: seen.append(len(inputs[0])))
+    inputs = torch.zeros(1, *shape).expand(sum(sizes), *shape)
+    made = measuring.outputs(network, Split(inputs, torch.arange(sum(sizes)) % 2))
+    assert seen == sizes
+    assert made.logits.shape == (sum(sizes), 2)
+
+
 def test_the_note_says_how_many(many: tuple[Network, Dataset]) -> None:
     assert measuring.limits(many[1]) == (
         "train: measured on 100 of 1000 samples, an even share of each class; accuracy on all",

@@ -17,8 +17,10 @@ from lastlayer.training.network import Network
 SNAPSHOT_SAMPLES = 500
 HISTOGRAM_BINS = 80
 LARGEST_MATRIX = 200  # classes up to which the cosine matrix is kept
+LARGEST_INPUTS = 1000 * 3 * 64**2  # numbers in a batch: a backbone takes some hundred times its inputs
 LARGEST_BATCH = 1000  # samples on a CPU,
-LARGEST_INPUTS = 1000 * 3 * 64**2  # or numbers of them: a backbone takes some hundred times its inputs
+# and numbers of them: layers of larger outputs get fresh memory from the system, which takes longer than the layers
+LARGEST_CPU_INPUTS = 100 * 3 * 32**2
 LARGEST_LOGITS = 1 << 26  # entries of logits held at once; a split with more is measured in part
 
 
@@ -102,8 +104,11 @@ def _gathered(
     """
     wholes: tuple[Tensor, ...] = ()
     device = next(network.parameters()).device
-    most = LARGEST_BATCH if device.type == "cpu" else len(split)
-    batch_size = max(1, min(most, LARGEST_INPUTS // split.inputs.shape[1:].numel()))
+    numbers = split.inputs.shape[1:].numel()
+    batch_size = min(len(split), LARGEST_INPUTS // numbers)
+    if device.type == "cpu":
+        batch_size = min(batch_size, LARGEST_BATCH, LARGEST_CPU_INPUTS // numbers)
+    batch_size = max(1, batch_size)
     for start in range(0, len(split), batch_size):
         rows = slice(start, start + batch_size)
         with full_precision(network):  # in each turn anew: others must not run in it
