@@ -145,6 +145,30 @@ def test_closing_a_pack_leaves_runs_that_go_on_to_the_same_bits(
     assert all(same(whole, cut, trial) for trial in trials)
 
 
+def test_a_backbone_is_compiled_once_for_all_losses() -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def counted(graph: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = _graphs._compiled_objective(counted)
+    dataset = data.load("digits")
+    assert isinstance(dataset, data.Dataset)
+    settings = [LossChoice("ce"), LossChoice("sln"), LossChoice("sln", {"gamma": 0.5}), LossChoice("ce")]
+    for seed, choice in enumerate(settings):
+        training = Training(dataclasses.replace(TRIAL, loss=choice, seed=seed).resolved(), dataset)
+        inputs, target, _ = training.draw()
+        made = []
+        for found in (compiled, objective):
+            value, logits = found(training.network, training.loss, None, inputs, target)
+            gradients = torch.autograd.grad(value, list(training.network.parameters()))
+            made.append([value, logits, *gradients])
+        for one, other in zip(*made, strict=True):
+            torch.testing.assert_close(one, other)
+    assert len(graphs) == 1 + 3  # the backbone, and three settings of losses
+
+
 def broken_objective(*_: object) -> None:
     raise RuntimeError("no compiler")
 

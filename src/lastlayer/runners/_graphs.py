@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lastlayer.training.steps import Training, objective
+from lastlayer.training.steps import Training, extract, judge, objective
 
 WARM_UP_STEPS = 3
 MOST_SHAPES = 256  # losses and models one process may compile
@@ -65,10 +65,14 @@ def _one_choice_of_kernels() -> Iterator[None]:
 
 
 @functools.cache
-def _compiled_objective() -> Any:
-    """One for all, so that every training of the same shape takes the same kernels."""
+def _compiled_objective(backend: str | Callable[..., Any] = "inductor") -> Callable[..., Any]:
+    """One for all, so that every training of the same shape takes the same kernels.
+
+    In two parts: the backbone, which takes long to compile, is compiled once for all losses and their settings.
+    """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_SHAPES)
-    return torch.compile(objective, dynamic=False)
+    compiled = functools.partial(torch.compile, dynamic=False, backend=backend)
+    return functools.partial(objective, extract=compiled(extract), judge=compiled(judge))
 
 
 def _run_once(training: Training) -> Step:

@@ -46,16 +46,10 @@ class Progress:
     measuring: bool = False  # and not training
 
 
-def objective(
-    network: Network, loss: losses.Loss, teacher: Network | None, inputs: Tensor, target: Target
-) -> tuple[Tensor, Tensor]:
-    """The loss and the plain logits of normalised inputs."""
-    taught = None
-    if teacher is not None:
-        with torch.no_grad():
-            features = teacher.backbone(inputs)
-            taught = teacher.head(features), features
-    return judge(network.head, loss, network.backbone(inputs), target, taught)
+def extract(backbone: nn.Module, inputs: Tensor) -> Tensor:
+    """The features of normalised inputs."""
+    features: Tensor = backbone(inputs)
+    return features
 
 
 def judge(
@@ -79,6 +73,24 @@ def judge(
     if isinstance(loss, losses.FeatureNormDistillationLoss):
         return loss(logits, features, *taught, target), logits
     return loss(logits, taught[0], target), logits
+
+
+def objective(
+    network: Network,
+    loss: losses.Loss,
+    teacher: Network | None,
+    inputs: Tensor,
+    target: Target,
+    extract: Callable[..., Tensor] = extract,
+    judge: Callable[..., tuple[Tensor, Tensor]] = judge,
+) -> tuple[Tensor, Tensor]:
+    """The loss and the plain logits of normalised inputs; a runner may have faster forms of its two parts."""
+    taught = None
+    if teacher is not None:
+        with torch.no_grad():
+            features = extract(teacher.backbone, inputs)
+            taught = teacher.head(features), features
+    return judge(network.head, loss, extract(network.backbone, inputs), target, taught)
 
 
 class Training:
