@@ -211,7 +211,7 @@ def test_a_killed_process_leaves_a_part_that_is_continued(
     folder: Path, no_memory: None, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(folder)], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not any(path.stat().st_size for path in cache.glob("*/records")):
         assert time.monotonic() < deadline
         assert process.poll() is None

@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
 import torch
 
 from lastlayer.runners import Plan, run_trials
@@ -70,43 +69,66 @@ def test_a_worker_that_is_killed_fails_its_trial_alone(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import sys, torch
+import json, os, signal, sys
+from pathlib import Path
+import torch
 torch.set_num_threads(1)
 from lastlayer.training import Trial
-from lastlayer.training.loop import fit, finish_fit
-import json
-finish_fit(fit(Trial.from_dict(json.loads(sys.argv[1])), sys.argv[2]))
+from lastlayer.training.loop import fit
+
+when, what = sys.argv[3:]
+replace = os.replace
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def replace_or_die(source, path):
+    if when == "before" and Path(path).name == what:
+        die()
+    replace(source, path)
+    if when == "after" and Path(path).name == what:
+        die()
+
+os.replace = replace_or_die
+for number, _ in enumerate(fit(Trial.from_dict(json.loads(sys.argv[1])), sys.argv[2])):
+    if when == "yield" and number == int(what):
+        die()
 """
 
+# one after the other in the same run: the work of six epochs, and what is written after them
+DEATHS = [
+    ("before", "trial.json"),
+    ("before", "checkpoint-0000.pt"),
+    ("after", "checkpoint-0001.pt"),
+    ("yield", "6"),  # in the middle of an epoch
+    ("before", "checkpoint-0004.pt"),  # whose line of metrics is written
+    ("after", "checkpoint-0006.pt"),
+    ("before", "weights.safetensors"),
+    ("before", "result.json"),
+]
 
-@pytest.mark.parametrize("moment", [0.0, 0.35, 0.7])
-def test_kill_nine_at_any_moment_and_resume_gives_the_same_bits(tmp_path: Path, moment: float) -> None:
-    torch.set_num_threads(1)
-    trial = dataclasses.replace(TRIAL, schedule=Schedule(epochs=40), evaluations=4, loss=LossChoice("sln")).resolved()
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+
+def test_kill_nine_at_any_moment_and_resume_gives_the_same_bits(tmp_path: Path) -> None:
+    trial = dataclasses.replace(TRIAL, schedule=Schedule(epochs=6), evaluations=3, loss=LossChoice("sln")).resolved()
+    whole, cut = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "cut")
     finish_fit(fit(trial, whole))
-    for attempt in range(20):
-        process = subprocess.Popen([sys.executable, "-c", SCRIPT, json.dumps(trial.to_dict()), str(cut)])
-        run = RunFolder(cut)
-        while process.poll() is None and not list(cut.glob("checkpoint-*")):
-            time.sleep(0.005)
-        time.sleep(moment * (attempt == 0))
-        if attempt < 2:
-            process.kill()
-        process.wait()
-        if run.status == "done":
-            break
-        assert run.status == "interrupted"
-    assert RunFolder(cut).status == "done"
-    one, other = RunFolder(whole).tensors("weights"), RunFolder(cut).tensors("weights")
-    assert all(torch.equal(one[key], other[key]) for key in one)
-    first, second = RunFolder(whole).result(), RunFolder(cut).result()
+    command = [sys.executable, "-c", SCRIPT, json.dumps(trial.to_dict()), str(cut.path)]
+    for when, what in DEATHS:
+        assert subprocess.run([*command, when, what]).returncode == -signal.SIGKILL, (when, what)
+        assert cut.status == ("missing" if what == "trial.json" else "interrupted")
+    subprocess.run([*command, "never", ""], check=True)
+    assert cut.status == "done"
+    for name in ("weights", "snapshots"):
+        one, other = whole.tensors(name), cut.tensors(name)
+        assert all(torch.equal(one[key], other[key]) for key in one)
+    first, second = whole.result(), cut.result()
     assert first["measures"] == second["measures"]
-    assert [line["epoch"] for line in RunFolder(cut).metrics()] == list(range(41))
+    assert [line["epoch"] for line in cut.metrics()] == list(range(7))
+    assert sorted(path.name for path in cut.path.iterdir()) == sorted(path.name for path in whole.path.iterdir())
 
 
 PARENT = """
-import json, sys
+import json, os, signal, sys
 from pathlib import Path
 from lastlayer.runners import Plan, run_trials
 from lastlayer.training import Trial
@@ -114,12 +136,13 @@ from lastlayer.training import Trial
 if __name__ == "__main__":  # workers import this file
     trials = [Trial.from_dict(one) for one in json.loads(sys.argv[1])]
     for event in run_trials(trials, Plan(Path(sys.argv[2]), "cpu", workers=2)):
-        print(event.kind, flush=True)
+        if event.progress is not None and event.progress.epoch >= int(sys.argv[3]):
+            os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_workers_end_with_a_killed_parent_and_the_rest_comes_to_the_same_bits(tmp_path: Path) -> None:
-    trials = seeds(2, schedule=Schedule(epochs=25))
+    trials = seeds(2, schedule=Schedule(epochs=60), evaluations=20)  # each of which is told
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     whole, cut = Plan(tmp_path / "whole", "cpu", workers=2), Plan(tmp_path / "cut", "cpu", workers=2)
@@ -127,18 +150,14 @@ def test_workers_end_with_a_killed_parent_and_the_rest_comes_to_the_same_bits(tm
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))  # as each of two workers has
     for trial in trials:
         finish_fit(fit(trial, whole.folder(trial)))
-    process = subprocess.Popen([*command, str(cut.root)], stdout=subprocess.DEVNULL)
-    while process.poll() is None and len(list(cut.root.glob("*/checkpoint-0003.pt"))) < 1:
-        time.sleep(0.005)
-    process.kill()
-    process.wait()
+    assert subprocess.run([*command, str(cut.root), "3"]).returncode == -signal.SIGKILL
     for trial in trials:  # the lock falls when the worker is gone
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while cut.folder(trial).status == "running" and time.monotonic() < until:
             time.sleep(0.05)
         assert cut.folder(trial).status != "running"
     assert any(cut.folder(trial).status == "interrupted" for trial in trials)
-    subprocess.run([*command, str(cut.root)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*command, str(cut.root), "1000"], check=True)
     for trial in trials:
         one, other = whole.folder(trial), cut.folder(trial)
         assert one.result()["measures"] == other.result()["measures"]

@@ -184,8 +184,7 @@ class RunFolder:
         buffer = io.BytesIO()
         torch.save(dict(state), buffer)
         write_sealed(self.path / f"checkpoint-{epoch:04d}.pt", buffer.getvalue())
-        for old in self._checkpoints()[KEPT_CHECKPOINTS:]:
-            old.unlink()
+        self._drop_old_checkpoints()
 
     def load_checkpoint(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
         """The newest checkpoint that is whole, or None; a damaged one is named in a warning and passed over."""
@@ -202,7 +201,7 @@ class RunFolder:
         return None
 
     def finish(self, result: Mapping[str, Any], weights: Mapping[str, Tensor], snapshots: Mapping[str, Tensor]) -> None:
-        """Write weights and snapshots, then the result that makes the run done; its checkpoints stay."""
+        """Write weights and snapshots, then the result that makes the run done; the last two checkpoints stay."""
         from safetensors.torch import save
 
         files = {}
@@ -210,11 +209,16 @@ class RunFolder:
             content = save({key: value.detach().cpu().contiguous() for key, value in tensors.items()})
             write_atomically(self.path / f"{name}.safetensors", content)
             files[f"{name}.safetensors"] = sha256(content)
+        self._drop_old_checkpoints()  # a process killed after its last one left three
         write_json(self.path / "result.json", {**result, "files": files})
 
     def fail(self, failure: Mapping[str, Any]) -> None:
         """Write down why the run stopped; its checkpoints stay."""
         write_json(self.path / "failure.json", failure)
+
+    def _drop_old_checkpoints(self) -> None:
+        for old in self._checkpoints()[KEPT_CHECKPOINTS:]:
+            old.unlink()
 
     def _checkpoints(self) -> list[Path]:
         """Newest first, by their number: as text 10000 comes before 9999."""
