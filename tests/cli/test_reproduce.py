@@ -4,6 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lastlayer.cli import app
+from lastlayer.cli.reproduce import _only
 from lastlayer.papers import Row, Store, artifacts, claims
 
 
@@ -64,9 +65,36 @@ def test_claims_are_judged_after_the_artifact_they_rest_on(call, tmp_path):
         (("sln.table1", "--only", "loss"), "AXIS=LABEL"),
         (("sln.table1", "--only", "loss=XYZ"), "has no loss 'XYZ'"),
         (("sln.table1", "--seeds", "a-b"), "--seeds must be a number"),
+        (("sln.table1", "--seeds", "0"), "--seeds must be a number"),
+        (("sln.table1", "--seeds", "5-3"), "--seeds must be a number"),
+        (("slm",), "did you mean 'sln'?"),
+        (("sln", "--size", "smoke", "--only", "dataset=CIFAR-10"), "has no axis 'dataset'"),
+        (("sln.table1", "--picture", "x.gif"), "--picture must end in .svg or .png"),
+        (("sln", "--picture", "x.svg"), "--picture takes one artifact"),
     ],
 )
-def test_mistakes_end_in_one_line(call, arguments, message):
+def test_mistakes_end_in_one_line(call, tmp_path, arguments, message):
     made = call(*arguments)
     assert made.exit_code == 2
     assert message in made.output
+    assert not list(tmp_path.iterdir())  # nothing was run before it was found
+
+
+def test_a_label_with_a_comma_is_one_label():
+    table1 = artifacts()["sln.table1"]
+    given = ["loss=SLN,CE, decay 5e-4,CE", "loss=LN", "dataset=CIFAR-10"]
+    assert _only(given, table1) == {"loss": ["SLN", "CE, decay 5e-4", "CE", "LN"], "dataset": ["CIFAR-10"]}
+
+
+def test_show_says_at_which_size_there_is_something(call, tmp_path):
+    labels = {"dataset": "CIFAR-10", "model": "ResNet-20", "loss": "CE"}
+    Store(tmp_path / "results").add("sln.table1", "paper", [Row(labels, 0, 164, {"test.accuracy": 0.9})])
+    made = call("sln.table1", "--show")
+    assert made.exit_code == 0
+    assert "nothing at size small, but at paper: --size paper" in made.output
+
+
+def test_a_criterion_says_how_it_was_changed(call):
+    made = call("--scorecard")
+    assert "[criterion changed: the cosine" in " ".join(made.output.replace("│", " ").split())
+    assert "criterion changed: not changed" not in " ".join(made.output.replace("│", " ").split())

@@ -13,11 +13,12 @@ from lastlayer.cli._running import run
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lastlayer.papers import Artifact, Observations, Store
+    from lastlayer.papers import Artifact, Observations, Size, Store
     from lastlayer.training import Trial
 
 _OUTCOME_STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yellow", "not run": "dim"}
 _PLAIN_WIDTH = 120
+_PICTURES = (".svg", ".png")
 
 
 def reproduce(
@@ -67,16 +68,21 @@ def reproduce(
     if not names:
         raise ValueError("name an artifact, such as sln.table1; --list shows all, --scorecard the verdicts")
     plan = Plan(runs, device, workers, pack, data_root=data_root, retry_failed=retry_failed)
-    for artifact in _chosen(names):
+    chosen = _chosen(names)
+    _check(chosen, size, only, seeds, picture)
+    for artifact in chosen:
         if show:
             observed = store.read(artifact.name, size)
+            others = [one for one in store.sizes(artifact.name) if one != size]
+            if others and not observed.rows:
+                typer.echo(f"nothing at size {size}, but at {' and '.join(others)}: --size {others[-1]}", err=True)
         else:
             observed = papers.reproduce(
                 artifact,
                 size,
                 plan,
                 store,
-                only=_only(only),
+                only=_only(only, artifact),
                 seeds=_seeds(seeds),
                 run=run,
                 tell=lambda line: typer.echo(line, err=True),
@@ -106,13 +112,39 @@ def _chosen(names: list[str] | None) -> list[Artifact]:
     return chosen
 
 
-def _only(given: list[str] | None) -> dict[str, list[str]]:
-    wanted = {}
+def _check(chosen: list[Artifact], size: Size, only: list[str] | None, seeds: str | None, picture: Path | None) -> None:
+    """Say what is wrong with the options before anything runs, which may take hours."""
+    from importlib.util import find_spec
+
+    from lastlayer.papers import restricted
+
+    for artifact in chosen:
+        restricted(artifact, size, _only(only, artifact), _seeds(seeds))
+        if artifact.compute is not None and seeds is not None:
+            typer.echo(f"{artifact.name} is computed: --seeds changes nothing", err=True)
+    if picture is None:
+        return
+    if picture.suffix not in _PICTURES:
+        raise ValueError(f"--picture must end in {' or '.join(_PICTURES)}, got {str(picture)!r}")
+    if len(chosen) > 1:
+        raise ValueError(f"--picture takes one artifact, not {len(chosen)}: each would replace the one before")
+    if find_spec("kaleido") is None:
+        raise ImportError("--picture needs the package kaleido (pip install 'lastlayer[pictures]')")
+
+
+def _only(given: list[str] | None, artifact: Artifact) -> dict[str, list[str]]:
+    """Labels by axis; some labels have a comma in them, as in "CE, decay 5e-4"."""
+    wanted: dict[str, list[str]] = {}
     for text in given or []:
         axis, equals, labels = text.partition("=")
         if not equals:
             raise ValueError(f"--only: {text!r} must have the form AXIS=LABEL,LABEL")
-        wanted[axis] = labels.split(",")
+        pieces, known = labels.split(","), artifact.axes.get(axis, {})
+        while pieces:
+            lengths = range(len(pieces), 1, -1)
+            taken = next((n for n in lengths if ",".join(pieces[:n]) in known), 1)  # the longest that is a label
+            wanted.setdefault(axis, []).append(",".join(pieces[:taken]))
+            del pieces[:taken]
     return wanted
 
 
@@ -121,9 +153,12 @@ def _seeds(given: str | None) -> list[int] | None:
         return None
     low, dash, high = given.partition("-")
     try:
-        return list(range(int(low), int(high) + 1)) if dash else list(range(int(low)))
+        wanted = list(range(int(low), int(high) + 1)) if dash else list(range(int(low)))
     except ValueError:
-        raise ValueError(f"--seeds must be a number such as 3, or a range such as 5-9, got {given!r}") from None
+        wanted = []
+    if not wanted:
+        raise ValueError(f"--seeds must be a number such as 3, or a range such as 5-9, got {given!r}")
+    return wanted
 
 
 def _console() -> Console:

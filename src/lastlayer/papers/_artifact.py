@@ -249,7 +249,8 @@ def artifact(name: str) -> Artifact:
     """
     known = artifacts()
     if name not in known:
-        raise ValueError(f"there is no artifact {name!r}{nearest(name, known)}; `lastlayer reproduce --list` shows all")
+        close = nearest(name, [*known, *PAPERS])
+        raise ValueError(f"there is no artifact {name!r}{close}; `lastlayer reproduce --list` shows all")
     return known[name]
 
 
