@@ -126,7 +126,8 @@ class Grid:
 
     def trials(self) -> list[Trial]:
         """Every trial with each seed, resolved; cells that share a trial share its runs."""
-        made = [resolve(cell.trial, {"seed": seed}) for cell in self.cells for seed in self.seeds]
+        resolved = [resolve(cell.trial, {}) for cell in self.cells]
+        made = [dataclasses.replace(trial, seed=seed) for trial in resolved for seed in self.seeds]
         return list({trial.identity: trial for trial in made}.values())
 
     def teachers(self) -> list[Trial]:
