@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from lastlayer import heads, losses
-from lastlayer.linear_loss import Plan, _batch, _compiled, _rows, linear_loss
+from lastlayer.linear_loss import Plan, _batch, _compiled, _rows, _spherical, linear_loss
 from lastlayer.linear_loss import plan as linear_loss_plan
 from tests.linear_loss.cases import (
     BATCH,
@@ -342,6 +342,36 @@ def test_second_derivatives_are_refused(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("plan", [rows(4), classes(3)], ids=["rows", "classes"])
+def test_function_transforms_are_refused_in_words_of_its_own(plan: Plan) -> None:
+    features, weight, _ = (p.detach() for p in layer())
+    labels = target("index")
+    for transform in (torch.func.grad, torch.func.vmap):
+        several = weight.expand(2, K, D) if transform is torch.func.vmap else weight
+        with pytest.raises(RuntimeError, match="plan 'dense'"):
+            transform(lambda w: linear_loss(features, w, labels, "ce", plan=plan))(several)
+    found = torch.func.grad(lambda w: linear_loss(features, w, labels, "ce", plan=WHOLE))(weight)
+    torch.testing.assert_close(found, torch.func.grad(lambda w: F.cross_entropy(features @ w.T, labels))(weight))
+
+
+@pytest.mark.parametrize("name", ["sln", "ln"])
+@pytest.mark.parametrize("d", [2, 64], ids=["W^T W", "a pass over the logits"])
+def test_the_norm_of_the_logits_by_the_cheaper_way(name: str, d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W^T W takes K d^2, a pass N d K: the one is for few features, the other for few samples."""
+    taken = []
+    forward = _spherical.SquaredNorms.forward
+    monkeypatch.setattr(_spherical.SquaredNorms, "forward", lambda *given: taken.append(d) or forward(*given))
+    for kind, biased in itertools.product(["index", "pairs", "probabilities"], [True, False]):
+        parts = [p if biased or p.dim() == 2 else None for p in layer(32, d, 29)]
+        labels = target(kind, 32, 29, ignore=kind != "probabilities")
+        with torch.no_grad():
+            parts[0][3] = 0
+        module = make(name, 29, weight=torch.linspace(0.2, 2.0, 29).double(), reduction="none")
+        found = linear_loss(*parts[:2], labels, module, parts[2], plan=classes(5))
+        assert_same(found, dense(module, parts, labels), parts)
+    assert bool(taken) == (d == 2)
+
+
+@pytest.mark.parametrize("plan", [rows(4), classes(3)], ids=["rows", "classes"])
 def test_learnable_numbers_of_the_loss(plan: Plan) -> None:
     parts, labels = layer(), target("index")
     for module in (
@@ -606,7 +636,12 @@ def test_a_loss_without_a_form_by_classes_says_which_path_takes_it(name: str) ->
         ({"features": torch.zeros(N, D)}, TypeError, "convert one"),
         ({"features": torch.zeros(N, D).long()}, TypeError, "floating point"),
         ({"bias": torch.zeros(K + 1)}, ValueError, "bias"),
+        ({"bias": [0.0] * K}, TypeError, "bias must be a floating-point tensor, got list"),
+        ({"bias": torch.zeros(K).long()}, TypeError, "floating-point"),
+        ({"target": [0] * N}, TypeError, "target must be a tensor"),
+        ({"target": [0] * N, "plan": rows(3)}, TypeError, "target must be a tensor"),
         ({"scale": 3.0}, ValueError, "normalized"),
+        ({"normalized": True, "scale": torch.ones(D).double()}, ValueError, "one number"),
         ({"normalized": True, "scale": -1.0}, ValueError, "positive"),
         ({"target": torch.full((N,), K), "plan": rows(3)}, ValueError, "labels must lie"),
         ({"target": torch.zeros(N + 1).long(), "plan": classes(3)}, ValueError, "class indices"),

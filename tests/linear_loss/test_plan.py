@@ -23,6 +23,8 @@ from lastlayer.linear_loss import Plan, linear_loss, plan
         ((256, 512, 1_000_000), "nce", "rows"),
         ((256, 512, 1_000_000), "max-margin", "rows"),
         ((8192, 2048, 32768), "mse", "classes"),
+        ((128, 1024, 140_000), "mse", "rows"),  # W^T W would cost eight times the logits
+        ((10**6, 64, 10**6), "ce", "classes"),
         ((0, 4, 10), "ce", "dense"),
     ],
 )
@@ -31,6 +33,7 @@ def test_paths(sizes: tuple[int, int, int], loss: str, path: str) -> None:
     assert chosen.path == path
     assert chosen.why
     assert chosen.rows is None or chosen.rows * sizes[2] <= 2**26
+    assert chosen.classes is None or chosen.classes * sizes[0] <= 2**26  # however many samples there are
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,14 @@ def test_paths(sizes: tuple[int, int, int], loss: str, path: str) -> None:
 def test_paths_on_a_gpu(sizes: tuple[int, int, int], loss: str, path: str, rows: int | None) -> None:
     chosen = plan(*sizes, loss, device="cuda")
     assert (chosen.path, chosen.rows) == (path, rows)
+
+
+def test_a_device_by_any_of_its_names_and_sizes_by_any_integer() -> None:
+    sizes = tuple(torch.tensor([8192, 2048, 32768]).numpy())
+    for device in ("cuda", "cuda:1", torch.device("cuda", 0)):
+        assert plan(*sizes, "ce", device=device).rows == 8192
+    with pytest.raises(RuntimeError, match="device"):
+        plan(8192, 2048, 32768, "ce", device="gpu")
 
 
 def test_nce_with_drawn_labels_looks_at_those() -> None:

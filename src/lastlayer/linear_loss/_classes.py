@@ -6,7 +6,7 @@ by the target. Those are computed tile by tile, with a gradient; the loss itself
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -99,6 +99,13 @@ class Tiles:
             found = found + self.smoothing / self.K * self.batch.mass(s.dtype) * evenly
         return found
 
+    def squared_norms(self, layer: Layer) -> Tensor:
+        """sum_k z_k^2 of each sample over the classes of all ranks, (N,), from the logits and without a gradient."""
+        total = torch.zeros(layer.features.shape[0], dtype=wide(layer.weight.dtype), device=layer.weight.device)
+        for low, high in self:
+            total += self.scores(layer, None, low, high)[0].square_().sum(1)
+        return total if self.shard is None else self.shard.add(total)
+
     def add(self, ds: Tensor, coefficient: Tensor, low: int, high: int) -> None:
         """ds += coefficient q over a tile, with one coefficient a sample, (N,)."""
         weight = None if self.batch.class_weight is None else self.batch.class_weight[low:high]
@@ -132,65 +139,92 @@ class Statistics:
 class _Statistics(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, tiles: Tiles, features: Tensor, weight: Tensor, bias: Tensor | None, factor: Tensor | None
+        ctx: Any,
+        tiles: Tiles,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        factor: Tensor | None,
+        slope: Tensor | None,
     ) -> tuple[Tensor, ...]:
         layer = Layer(features, weight, bias)
         largest: Tensor | None = None
         for low, high in tiles:
-            _, s = tiles.scores(layer, factor, low, high)
+            z, s = tiles.scores(layer, factor, low, high)
             if largest is None:
                 # The target's sum is taken against the first tile's largest score: against 0, a large part common to
                 # all scores would take its digits.
                 first = s.amax(1)
                 first = torch.where(first == float("-inf"), 0.0, first)
                 largest = torch.full_like(first, torch.finfo(s.dtype).min)
-                total, dot = torch.zeros_like(first), torch.zeros_like(first)
+                total, dot, weighted = (torch.zeros_like(first) for _ in range(3))
             dot += tiles.dot(s, first, low, high)
             s = tiles.summed(s, low, high)
             before, largest = largest, torch.maximum(largest, s.amax(1))
-            total = total * (before - largest).exp() + s.sub_(largest.unsqueeze(1)).exp_().sum(1)
+            shrinking = (before - largest).exp()
+            total = total * shrinking + s.sub_(largest.unsqueeze(1)).exp_().sum(1)
+            if slope is not None:
+                weighted = weighted * shrinking + s.mul_(z).sum(1)
         assert largest is not None  # K >= 1
         mass = tiles.mass(features.shape[0], dot.dtype)
         if tiles.shard is None:
             dot += mass * (first - largest)
         else:
             here, largest = largest, tiles.shard.largest(largest.clone())
-            total = total * (here - largest).exp()
+            total, weighted = total * (here - largest).exp(), weighted * (here - largest).exp()
             dot += tiles.mass(len(dot), dot.dtype, tiles.shard.start, tiles.shard.stop) * (first - largest)
-            total, dot = tiles.shard.add(torch.stack([total, dot])).unbind()
+            parts = [total, dot] if slope is None else [total, dot, weighted]
+            total, dot, *rest = tiles.shard.add(torch.stack(parts)).unbind()
+            weighted = rest[0] if rest else weighted
         log_sum = total.clamp(min=torch.finfo(total.dtype).tiny).log()  # one class has no others
         ctx.tiles = tiles
-        ctx.save_for_backward(features, weight, bias, factor, log_sum, largest)
+        mean = true = None
+        if factor is not None and slope is not None:
+            mean = weighted / total
+            true = torch.where(factor > 0, (dot + mass * largest) / factor, 0.0)
+        ctx.save_for_backward(features, weight, bias, factor, log_sum, largest, slope, mean, true)
         ctx.mark_non_differentiable(largest, mass)
         return log_sum, dot, largest, mass
 
     @staticmethod
     def backward(ctx: Any, d_log_sum: Tensor, d_dot: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
-        features, weight, bias, factor, log_sum, largest = ctx.saved_tensors
+        features, weight, bias, factor, log_sum, largest, slope, mean, true = ctx.saved_tensors
         needs, tiles = ctx.needs_input_grad, ctx.tiles
         layer = Layer(features, weight, bias, needs[1], needs[2], needs[3])
         with in_full_precision(features):
             gradients = Gradients.by_classes(layer)
-            d_factor = torch.zeros_like(factor) if needs[4] else None
+            d_factor = d_norms2 = None
+            if slope is not None:  # known without a pass over the classes
+                d_factor = d_log_sum * mean + d_dot * true
+                d_norms2 = (d_factor * slope).unsqueeze(1)
+            elif needs[4]:
+                d_factor = torch.zeros_like(factor)
             for low, high in tiles:
                 z, s = tiles.scores(layer, factor, low, high)
                 # Not less their sum: rounded to the digits of a large M, it would take those of p - 1.
                 ds = tiles.summed(s, low, high).sub(largest.unsqueeze(1)).sub_(log_sum.unsqueeze(1)).exp_()
                 ds.mul_(d_log_sum.unsqueeze(1))
                 tiles.add(ds, d_dot, low, high)
-                if d_factor is not None:
+                if d_factor is not None and d_norms2 is None:
                     d_factor += (ds * z).sum(1)
                 dz = ds if factor is None else ds * factor.unsqueeze(1)
+                if d_norms2 is not None:
+                    dz += 2 * d_norms2 * z
                 gradients.put_classes(layer, tiles.own(low, high), dz)
-            if d_factor is not None and tiles.shard is not None:
+            if d_factor is not None and d_norms2 is None and tiles.shard is not None:
                 tiles.shard.add(d_factor)
         given = ((gradients.features, features), (gradients.weight, weight), (gradients.bias, bias))
-        return None, *(None if g is None else narrow(g, like.dtype) for g, like in given), d_factor
+        return None, *(None if g is None else narrow(g, like.dtype) for g, like in given), d_factor, None
 
 
 def statistics(
-    tiles: Tiles, features: Tensor, weight: Tensor, bias: Tensor | None, factor: Tensor | None = None
+    tiles: Tiles,
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    factor: Tensor | None = None,
+    slope: Tensor | None = None,
 ) -> Statistics:
     """Of scores s = factor z + offset, the numbers that every softmax loss is made of.
 
@@ -198,8 +232,10 @@ def statistics(
         tiles: how to cut, and the target.
         features, weight, bias: (N, d), (K, d), (K,).
         factor: one number a sample, (N,), with a gradient; None is 1.
+        slope: d factor / d ||z||^2, (N,), where the factor is a function of the logits' norm, whose part of the
+            gradient is then put in here; without offset and shares.
     """
-    return Statistics(*_Statistics.apply(tiles, features, weight, bias, factor))  # type: ignore[no-untyped-call]
+    return Statistics(*_Statistics.apply(tiles, features, weight, bias, factor, slope))  # type: ignore[no-untyped-call]
 
 
 def cross_entropy(found: Statistics) -> Tensor:
@@ -264,49 +300,3 @@ def soft_factor(norms2: Tensor, gamma: float, tau: Tensor | float | None, K: int
     tau = default_tau(K, gamma) if tau is None else tau
     nonzero = norms2 > 0
     return torch.where(nonzero, torch.where(nonzero, norms2, 1.0).pow(-gamma / 2) / tau, 0.0)
-
-
-class BinaryCrossEntropy:
-    """sum_j [a_j t_j softplus(-z_j) + (1 - t_j) softplus(z_j)] of each sample over the classes held here, (N,)."""
-
-    def __init__(self, tiles: Tiles, pos_weight: Tensor | None) -> None:
-        self.tiles, self.pos_weight = tiles, pos_weight
-
-    def forward(self, layer: Layer) -> tuple[Tensor, None]:
-        total = torch.zeros(layer.features.shape[0], dtype=wide(layer.weight.dtype), device=layer.weight.device)
-        for low, high in self.tiles:
-            z, _ = self.tiles.scores(layer, None, low, high)
-            total += self._combine(low, high, softplus(z), lambda at: softplus(-at), z).sum(1)
-        return total, None
-
-    def backward(self, layer: Layer, kept: None, upstream: Tensor) -> Gradients:
-        gradients = Gradients.by_classes(layer)
-        for low, high in self.tiles:
-            z, _ = self.tiles.scores(layer, None, low, high)
-            slope = self._combine(low, high, torch.sigmoid(z), lambda at: -torch.sigmoid(-at), z)
-            gradients.put_classes(layer, self.tiles.own(low, high), slope.mul_(upstream.unsqueeze(1)))
-        return gradients
-
-    def _combine(
-        self, low: int, high: int, negative: Tensor, positive: Callable[[Tensor], Tensor], z: Tensor
-    ) -> Tensor:
-        """a_j t_j positive(z_j) + (1 - t_j) negative_j over a tile, (N, high - low); overwrites the negative part."""
-        batch, smoothing, K = self.tiles.batch, self.tiles.smoothing, self.tiles.K
-        factor = None if self.pos_weight is None else self.pos_weight[low:high].to(z.dtype)
-        if batch.probabilities is not None:
-            t = (1 - smoothing) * batch.probabilities_of(low, high, z.dtype) + smoothing / K
-            return t * (positive(z) if factor is None else factor * positive(z)) + (1 - t) * negative
-        mass = batch.mass(z.dtype).unsqueeze(1)
-        own = [
-            (index, (1 - smoothing) * share, negative.gather(1, index), positive(z.gather(1, index)))
-            for index, share in batch.entries(low, high, K, z.dtype)
-        ]
-        terms = negative.mul_((1 - smoothing / K) * mass)
-        if smoothing:
-            terms += smoothing / K * mass * (positive(z) if factor is None else factor * positive(z))
-        # One after the other: the false term goes out exactly before the true one, which may be far smaller, comes in.
-        for index, share, false, _ in own:
-            terms.scatter_add_(1, index, -times_share(share, false))
-        for index, share, _, true in own:
-            terms.scatter_add_(1, index, times_share(share, true if factor is None else true * factor[index]))
-        return terms

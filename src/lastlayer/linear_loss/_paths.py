@@ -9,7 +9,8 @@ from torch import Tensor
 
 from lastlayer.linear_loss import _classes, _sampled, _spherical
 from lastlayer.linear_loss._batch import BatchCrossEntropy
-from lastlayer.linear_loss._function import fused
+from lastlayer.linear_loss._binary import BinaryCrossEntropy
+from lastlayer.linear_loss._function import Layer, fused
 from lastlayer.linear_loss._margins import Margins
 from lastlayer.linear_loss._products import wide
 from lastlayer.linear_loss._rows import RowChunks
@@ -95,16 +96,23 @@ def by_classes(
         pos_weight = options["pos_weight"]
         if pos_weight is not None:
             pos_weight = read_class_vector(pos_weight, "pos_weight", features.new_empty(0, K, dtype=dtype))
-        per_sample = fused(_classes.BinaryCrossEntropy(tiles, pos_weight), *layer)
+        per_sample = fused(BinaryCrossEntropy(tiles, pos_weight), *layer)
         per_sample = per_sample if shard is None else shard.total(per_sample)
         if batch.class_weight is not None:
             per_sample = per_sample * tiles.mass(N, dtype)
         return batch.reduce_counted(per_sample)
-    factor = None
+    factor = slope = None
     if name in ("sln", "ln"):
-        norms2 = fused(_spherical.SquaredNorms(size), *layer)
-        norms2 = norms2 if shard is None else shard.total(norms2)
-        factor = _classes.soft_factor(norms2, options.get("gamma", 1.0), options["tau"], K)
+        gamma = options.get("gamma", 1.0)
+        if 2 * features.shape[1] * (N + K) > N * K:  # W^T W and its gradient would cost more than a pass for the norms
+            with torch.no_grad():
+                norms2 = tiles.squared_norms(Layer(features, weight, bias))
+            factor = _classes.soft_factor(norms2, gamma, options["tau"], K)
+            slope = (-gamma / 2 * factor / torch.where(norms2 > 0, norms2, 1.0)).detach()
+        else:
+            norms2 = fused(_spherical.SquaredNorms(size), *layer)
+            norms2 = norms2 if shard is None else shard.total(norms2)
+            factor = _classes.soft_factor(norms2, gamma, options["tau"], K)
     elif name in ("ce", "ls") and (isinstance(options["temperature"], Tensor) or options["temperature"] != 1.0):
         factor = torch.ones(N, dtype=dtype, device=features.device) / options["temperature"]
     elif name == "logit-adjusted":
@@ -112,7 +120,7 @@ def by_classes(
         tiles = _classes.Tiles(batch, size, K, offset=options["tau"] * (counts / counts.sum()).log(), shard=shard)
     elif name == "batch-ce" and N == 0:
         return fused(BatchCrossEntropy(batch, 1), *layer)
-    found = _classes.statistics(tiles, *layer, factor)
+    found = _classes.statistics(tiles, *layer, factor, slope)
     if name == "batch-ce":
         return _classes.batch_cross_entropy(found)
     if name == "self-norm":

@@ -64,19 +64,19 @@ def linear_loss(
             `batch-max-margin` with labels take 1 and little more: two logits a sample have a gradient.
         classes: ce, ls, self-norm, sln, ln, bce, logit-adjusted and batch-ce at 4 products; focal, soft-margin,
             arc-margin and large-margin of labels likewise, of a mixed pair at 8; mse of labels at none: its sum of
-            squares comes from W^T W, in which a loss near 0 keeps about 1e-7 beta^2 of error in float32. SLN's norm
-            comes from W^T W too: of a row whose logits nearly all cancel it keeps few digits. nce with `samples` and
-            labels computes the logits of the label and of the t drawn classes alone. Not nce without, max-margin and
-            batch-max-margin, nor focal, the margins and mse of class probabilities.
+            squares comes from W^T W, in which a loss near 0 keeps about 1e-7 beta^2 of error in float32. The norm of
+            sln and ln comes from W^T W too where d is below about N / 2, and keeps few digits of a row whose logits
+            nearly all cancel; elsewhere it takes a fifth product. nce with `samples` and labels computes the logits of
+            the label and of the t drawn classes alone. Not nce without, max-margin and batch-max-margin, nor focal, the
+            margins and mse of class probabilities.
 
     On a GPU a chunk of rows is computed in place and in the layer's dtype, by Triton kernels for one label a sample and
     by torch.compile for other targets and losses: the first call of a loss takes seconds. Where compiling fails, eager
     code goes on and a warning says so. The gradient of a bfloat16 weight is summed in float32 in its own memory and
     half as much again, or not at all where there is one chunk.
 
-    With `group`: ce, ls, sln, ln, self-norm, logit-adjusted, bce and batch-ce, by tiles of classes. At most four
-    numbers a sample are reduced over ranks in the forward pass; in the backward pass the features' gradient is, and for
-    sln and ln one number more.
+    With `group`: ce, ls, sln, ln, self-norm, logit-adjusted, bce and batch-ce, by tiles of classes. At most five
+    numbers a sample are reduced over ranks, and in the backward pass the features' gradient.
 
     Not supported: second derivatives, forward-mode derivatives, `torch.func` and `torch.compile` of the chunked paths;
     gradients of the target and of class weights there; a batch loss coupled over ranks by its own `group` there; a bias
@@ -111,8 +111,9 @@ def linear_loss(
         features = shard.shared(features)
         scale = shard.shared(scale) if isinstance(scale, Tensor) else scale
     features, weight, bias = _layer(features, weight, bias, normalized, scale)
-    if isinstance(target, list):  # what a DataLoader makes of a pair
-        target = tuple(target)  # type: ignore[unreachable]
+    given: object = target
+    if isinstance(given, list) and any(isinstance(part, Tensor) for part in given):  # what a DataLoader makes of a pair
+        target = tuple(given)
     (N, d), K = features.shape, weight.shape[0] if shard is None else shard.K
     if module.num_classes is not None and module.num_classes != K:
         raise ValueError(
@@ -130,6 +131,10 @@ def linear_loss(
         if isinstance(module, LargeMarginLoss):
             return module(features, weight, target)  # type: ignore[no-any-return]
         return module(F.linear(features, weight, bias), target)  # type: ignore[no-any-return]
+    if torch._C._are_functorch_transforms_active():
+        raise RuntimeError(
+            f"torch.func (grad, vmap, jvp) does not go through path={chosen.path!r} of linear_loss: plan 'dense' has it"
+        )
     with in_full_precision(features):
         batch = read_batch(module, target, N, K, features, wide(features.dtype))
         if chosen.path == "rows":
@@ -167,10 +172,14 @@ def _check_layer(
             f"features (N, d) and weight (K, d) must agree in d with K >= 1, got {tuple(features.shape)} and "
             f"{tuple(weight.shape)}"
         )
+    if bias is not None and not (isinstance(bias, Tensor) and bias.is_floating_point()):
+        raise TypeError(f"bias must be a floating-point tensor, got {getattr(bias, 'dtype', type(bias).__name__)}")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"bias must have shape ({weight.shape[0]},), one number a class, got {tuple(bias.shape)}")
     if features.device != weight.device or (bias is not None and bias.device != weight.device):
         raise ValueError(f"features are on {features.device}, the weight on {weight.device}: move one with .to(device)")
+    if isinstance(scale, Tensor) and scale.numel() != 1:
+        raise ValueError(f"scale must be one number, got a tensor of shape {tuple(scale.shape)}")
     if normalized and not isinstance(scale, Tensor) and not scale > 0:
         raise ValueError(f"scale must be positive, got {scale!r}")
     if not normalized and (isinstance(scale, Tensor) or scale != 1.0):
@@ -182,6 +191,7 @@ def _layer(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The additive linear layer, in the dtype its products run in."""
     if normalized:
+        scale = scale.squeeze() if isinstance(scale, Tensor) else scale  # of no axes, it leaves the dtype alone
         features, weight = unit(features), scale * unit(weight)
         bias = None if bias is None else -bias
     device = features.device.type

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import torch
+
 from lastlayer.losses import Loss, create, entry
 
 Path = Literal["dense", "rows", "classes"]
@@ -52,14 +55,18 @@ class Plan:
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
 
 
-def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = False, device: str = "cpu") -> Plan:
+def plan(
+    N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = False, device: torch.device | str = "cpu"
+) -> Plan:
     """Choose how to compute a loss on a linear layer: all logits at once, chunks of rows, or tiles of classes.
 
         dense     N K <= 2^24
         rows      chunks of 2048 samples, or of as many as have 2^24 logits, or of 2^26 / K >= 512 where that is less
-        classes   otherwise, and for `mse`, whose sum of squares needs no logits at all, unless d is larger than N
+        classes   otherwise, and for `mse`, whose sum of squares needs no logits at all, unless d is larger than N:
+                  tiles of 2^22 logits, or of 4096 classes where that is more, of 2^26 logits at most
 
     On a GPU a chunk is computed in place, so there are 2^28 logits in one: rows if those are of 512 samples or of all.
+    A tile has 2^25.
 
     A loss that has no form by class tiles takes rows whatever their number; `why` says so.
 
@@ -67,7 +74,7 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
         N, d, K: samples, width of the features, classes; not negative, d and K at least 1.
         loss: a loss Module or a name for `lastlayer.losses.create`.
         probabilities: whether the target is class probabilities (N, K) rather than labels or a mixed pair.
-        device: "cpu" or "cuda".
+        device: a torch device or its name.
 
     Returns:
         A `Plan`, to look at or to give to `linear_loss`, which then takes that path or raises.
@@ -82,22 +89,24 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
         ('classes', 'dense')
     """
     for name, value, low in (("N", N, 0), ("d", d, 1), ("K", K, 1)):
-        if not isinstance(value, int) or value < low:
+        if not isinstance(value, int | np.integer) or value < low:
             raise ValueError(f"{name} must be an integer of at least {low}, got {value!r}")
+    N, d, K = int(N), int(d), int(K)
     name = name_of(loss)
     if name in NEVER:
         raise ValueError(f"linear_loss has no place for {NEVER[name]}: call {name!r} on the logits instead")
-    on_gpu = device == "cuda"
+    on_gpu = torch.device(device).type == "cuda"
     if N * K <= SMALL:
         return Plan("dense", f"{N * K} logits are few")
     rows = max(1, GPU_CHUNK // K if on_gpu else min(CHUNK // K, max(ENOUGH_ROWS, SMALL // K)))
     classes = tile(N, K, device)
-    tiled = name in (BY_CLASSES - {"mse"} if probabilities else BY_CLASSES | AGAINST_OTHERS)
+    tiled = name in (BY_CLASSES if probabilities else BY_CLASSES | AGAINST_OTHERS) and name != "mse"
     samples = getattr(loss, "samples", None)
     if name == "nce" and samples is not None and not probabilities:
         drawn = int(samples.shape[-1])
         return Plan("classes", f"only the {drawn} drawn classes of a sample are looked at", classes=drawn)
-    if name == "mse" and tiled and 2 * d * (N + K) < 3 * N * K:
+    squares_pay = 2 * d * (N + K) < 3 * N * K
+    if name == "mse" and squares_pay and not probabilities:
         return Plan("classes", "squares are summed without the logits", classes=classes)
     if rows >= FEWEST_ROWS or (on_gpu and rows >= N):
         return Plan("rows", f"{N * K} logits; {rows} rows of them fit a chunk", rows=min(rows, N))
@@ -106,16 +115,16 @@ def plan(N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = Fals
     rows = min(rows, max(1, N // 4))  # one chunk of all would hold what the dense form does
     if name in SPARSE:
         return Plan("rows", "the gradient has a few entries a row, so small chunks cost nothing", rows=rows)
-    return Plan(
-        "rows",
-        f"{rows} rows fit a chunk, which is few, but {name} of this target has no form by classes",
-        rows=rows,
-    )
+    why = f"{name} of this target has no form by classes"
+    if name == "mse" and not probabilities:
+        why = f"summing squares without the logits would cost more at d={d}"
+    return Plan("rows", f"{rows} rows fit a chunk, which is few, but {why}", rows=rows)
 
 
-def tile(N: int, K: int, device: str = "cpu") -> int:
+def tile(N: int, K: int, device: torch.device | str = "cpu") -> int:
     """Classes in a tile of N samples."""
-    return min(K, max(FEWEST_CLASSES, (GPU_TILE if device == "cuda" else TILE) // max(N, 1)))
+    wanted = GPU_TILE if torch.device(device).type == "cuda" else TILE
+    return min(K, max(wanted // max(N, 1), min(FEWEST_CLASSES, max(1, CHUNK // max(N, 1)))))
 
 
 def name_of(loss: Loss | str) -> str:
