@@ -56,6 +56,26 @@ def test_loss_gradients_and_decisions_are_those_of_the_logits(
 
 
 @pytest.mark.usefixtures("few_fit")
+@pytest.mark.parametrize("rows_of_a_chunk", [1, 9])  # by rows, by classes
+def test_the_large_margin_head_anneals_as_it_does_in_the_plain_way(
+    rows_of_a_chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(plan_module.__globals__, "FEWEST_ROWS", rows_of_a_chunk)
+    torch.manual_seed(0)
+    module, layer = losses.create("large-margin", K), heads.LargeMarginHead(D, K, margin=2, lam=(3.0, 0.0))
+    features, target = torch.randn(N, D, requires_grad=True), torch.randint(K, (N,))
+    for step in (1, 2):
+        value, decided = judge(layer, module, features, target, None)
+        assert decided.shape == (N,)
+        assert layer.step == step
+        assert torch.equal(decided, (features @ layer.weight.T).argmax(1))
+        expected = losses.large_margin(features, layer.weight, target, margin=2, lam=3.0 / (1 + 0.12 * step))
+        torch.testing.assert_close(value, expected)
+        for a, b in zip(*(torch.autograd.grad(v, [features, layer.weight]) for v in (value, expected)), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.usefixtures("few_fit")
 @pytest.mark.parametrize("head", ["linear", "normalized"])
 def test_a_training_by_parts_ends_where_the_plain_one_does(head: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = Trial(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lastlayer.heads import Head, LargeMarginHead
 from lastlayer.linear_loss import linear_loss, plan
-from lastlayer.losses import Loss, Target
+from lastlayer.losses import LargeMarginLoss, Loss, Target
 
 DECIDED_AT_ONCE = 2**24  # logits
 
@@ -16,13 +16,15 @@ DECIDED_AT_ONCE = 2**24  # logits
 def judge_by_parts(head: Head, loss: Loss, features: Tensor, target: Target) -> tuple[Tensor, Tensor] | None:
     """The loss, and the class each sample is decided for, (N,), where `linear_loss` plans another way than dense.
 
-    None where the logits are few, where the head is no linear layer in training, and where the loss couples the batch
-    over ranks: the plain way then does it.
+    None where the logits are few, and where the loss couples the batch over ranks: the plain way then does it.
     """
-    if isinstance(head, LargeMarginHead) or features.dim() != 2 or loss.hyperparameters().get("group") is not None:
+    if features.dim() != 2 or loss.hyperparameters().get("group") is not None:
         return None
     if plan(len(features), head.in_features, head.num_classes, loss).path == "dense":
         return None
+    if isinstance(head, LargeMarginHead):
+        head.step += 1
+        loss = LargeMarginLoss(**{**loss.hyperparameters(), "margin": head.margin, "lam": head.lam})
     multiplied = head.features(features)
     weight, bias = head.linear()
     value = linear_loss(multiplied, weight, target, loss, bias)
