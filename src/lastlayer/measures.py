@@ -56,8 +56,8 @@ class Measure:
     format: str = ".4f"
 
     def text(self, value: float) -> str:
-        """The value as tables show it."""
-        return format(value, self.format)
+        """The value as tables show it, zeros at its end included: a spread has as many decimals."""
+        return format(value, f"#{self.format}").removesuffix(".")
 
 
 def _list(*measures: Measure) -> dict[str, Measure]:

@@ -112,7 +112,10 @@ def test_a_group_that_is_not_there_in_full_prevents_a_winner():
         ("nc1", 1.234e-7, 5.6e-8, "1.23e-07 ±6e-08"),
         ("nc1", 123.4, 12.3, "123 ±12"),
         ("accuracy", 0.5, math.nan, "0.5000"),
-        ("logit_gap", -3.25, 1.5, "-3.25 ±1.50"),
+        ("logit_gap", -3.25, 1.5, "-3.250 ±1.500"),
+        ("nc1", 0.2, 0.0061, "0.200 ±.006"),
+        ("nc1", 100.2, 12.3, "100 ±12"),
+        ("violation_rate", 0.0102, 0.0013, "0.010 ±.001"),
     ],
 )
 def test_numbers_as_text(name, mean, std, text):

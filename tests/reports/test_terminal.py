@@ -74,7 +74,7 @@ def test_a_file_gets_one_table_of_any_number_of_losses(tmp_path):
 
 def test_best_and_within_noise_are_marked(root):
     text = printed(root)
-    assert cells(text, "NC1", "train") == ["*0.11±.01", "0.305±.007"]
+    assert cells(text, "NC1", "train") == ["*0.110±.010", "0.305±.007"]
     accuracy = cells(text, "accuracy", "test")
     assert accuracy == ["*0.9100±.0100", "~0.9050±.0071"]
     assert "\x1b[1m" in printed(root, terminal=True)
