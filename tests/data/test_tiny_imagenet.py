@@ -51,3 +51,31 @@ def test_missing_validation_image_is_named(tmp_path: Path) -> None:
     (folder / "val/images/val_1.png").unlink()
     with pytest.raises(FileNotFoundError, match=r"val_1.png is missing"):
         data.load("tiny-imagenet", tmp_path)
+
+
+def arrays_file(root: Path, name: str, size: int) -> None:
+    images = np.stack([picture(k, (size, size)) for k in range(6)])  # (N, H, W, 3)
+    root.mkdir(parents=True, exist_ok=True)
+    np.savez(root / name, x_train=images[:4], y_train=[0, 1, 2, 2], x_test=images[4:], y_test=[2, 0])
+
+
+def test_arrays_of_the_size_asked_for_take_the_place_of_folders_that_are_not_there(tmp_path: Path) -> None:
+    arrays_file(tmp_path, "tiny-imagenet-32.npz", 32)
+    dataset = data.load("tiny-imagenet", tmp_path, size=32)
+    assert dataset.name == "tiny-imagenet"
+    assert dataset.in_shape == (3, 32, 32)
+    assert dataset.train.target.tolist() == [0, 1, 2, 2]
+    assert np.array_equal(dataset.test.inputs[1].numpy(), picture(5, (32, 32)).transpose(2, 0, 1))
+    assert "not the official files" in " ".join(dataset.notes)
+    assert data.describe("tiny-imagenet").find(tmp_path) == tmp_path
+    with pytest.raises(FileNotFoundError, match=r"no val/val_annotations.txt or tiny-imagenet-64.npz in"):
+        data.load("tiny-imagenet", tmp_path)
+
+
+def test_the_folders_go_before_arrays_and_arrays_must_have_the_size(tmp_path: Path) -> None:
+    arrays_file(tmp_path, "tiny-imagenet-32.npz", 32)
+    make(tmp_path)
+    assert data.load("tiny-imagenet", tmp_path, size=32).class_names[0] == "goldfish"
+    arrays_file(tmp_path / "other", "tiny-imagenet-32.npz", 16)
+    with pytest.raises(ValueError, match=r"inputs of \(3, 16, 16\), not \(3, 32, 32\)"):
+        data.load("tiny-imagenet", tmp_path / "other", size=32)

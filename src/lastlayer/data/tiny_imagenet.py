@@ -5,12 +5,14 @@ from pathlib import Path
 import torch
 
 from ._files import CorruptFileError, Places, locate, require
+from .arrays import arrays
 from .dataset import Dataset
 from .download import Remote
 from .folders import ImageFiles, decode_split, image_files
 from .registry import register
 
-_PLACES = Places(("tiny-imagenet-200",), ("val/val_annotations.txt",))
+_OFFICIAL = "val/val_annotations.txt"
+_FOLDERS = ("tiny-imagenet-200",)
 
 
 @register(
@@ -27,16 +29,25 @@ _PLACES = Places(("tiny-imagenet-200",), ("val/val_annotations.txt",))
             unpacks_to="tiny-imagenet-200",
         ),
     ),
-    places=_PLACES,
+    places=Places(_FOLDERS, (_OFFICIAL, "tiny-imagenet-32.npz")),
 )
 def tiny_imagenet(root: Path, *, verify: bool = True, size: int = 64) -> Dataset:
     """Read `root/tiny-imagenet-200`: train/<wnid>/images/*.JPEG, and val/images with val/val_annotations.txt as test.
 
     Labels count the WordNet ids in sorted order; class names come from words.txt where it is there. The archive is
     verified when it is fetched; single images are not, so `verify` has no effect here.
+
+    Where the folders are not there, arrays of images of this size are read: `tiny-imagenet-32.npz` with x_train,
+    y_train, x_test and y_test for size 32. A note says so: they are not the official images.
     """
     hint = f"Get it with: lastlayer data get tiny-imagenet --data-root {root}"
-    folder = locate(root, "tiny-imagenet", _PLACES, hint)
+    scaled = f"tiny-imagenet-{size}.npz"
+    folder = locate(root, "tiny-imagenet", Places(_FOLDERS, (_OFFICIAL, scaled)), hint)
+    if not (folder / _OFFICIAL).exists():
+        dataset = arrays(folder / scaled)
+        if dataset.in_shape != (3, size, size):
+            raise ValueError(f"{folder / scaled} holds inputs of {dataset.in_shape}, not (3, {size}, {size})")
+        return dataset.replace(f"images from {scaled}, not the official files")
     train_files = image_files(require(folder / "train", "tiny-imagenet"), size=size)
     test_files = _validation(folder / "val", train_files.class_names, size)
     train, first = decode_split(train_files, colour=True)
