@@ -45,6 +45,14 @@ def test_accuracy_is_that_of_all_samples(many: tuple[Network, Dataset], monkeypa
     assert 0 < values["auprc"] <= 1
 
 
+def test_no_batch_makes_more_logits_than_are_held(many: tuple[Network, Dataset]) -> None:
+    network, dataset = many
+    seen: list[int] = []
+    network.head.register_forward_hook(lambda _module, _inputs, made: seen.append(made.numel()))
+    measuring.outputs(network, dataset.train)
+    assert max(seen) <= 4 * 100
+
+
 @pytest.mark.parametrize(("shape", "sizes"), [((3, 32, 32), [100, 100, 30]), ((2,), [230]), ((3, 400, 400), [1, 1])])
 def test_batches_of_images_on_a_cpu_are_small(shape: tuple[int, ...], sizes: list[int]) -> None:
     network = Network(Normalize(), create("identity", shape), LinearHead(torch.Size(shape).numel(), 2))

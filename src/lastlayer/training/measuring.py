@@ -105,7 +105,7 @@ def _gathered(
     wholes: tuple[Tensor, ...] = ()
     device = next(network.parameters()).device
     numbers = split.inputs.shape[1:].numel()
-    batch_size = min(len(split), LARGEST_INPUTS // numbers)
+    batch_size = min(len(split), LARGEST_INPUTS // numbers, LARGEST_LOGITS // network.head.num_classes)
     if device.type == "cpu":
         batch_size = min(batch_size, LARGEST_BATCH, LARGEST_CPU_INPUTS // numbers)
     batch_size = max(1, batch_size)
