@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from lastlayer import heads, losses
-from lastlayer.linear_loss import Plan, _batch, _compiled, _rows, _spherical, linear_loss
+from lastlayer.linear_loss import Plan, _batch, _compiled, _margins, _rows, _spherical, linear_loss
 from lastlayer.linear_loss import plan as linear_loss_plan
 from tests.linear_loss.cases import (
     BATCH,
@@ -442,6 +442,30 @@ def test_where_compiling_fails_eager_code_goes_on_and_says_so_once(name: str, mo
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_same(linear_loss(*parts[:2], labels, name, parts[2], plan=rows(4)), expected, parts)
+
+
+@pytest.mark.usefixtures("compiles")
+def test_what_is_not_computed_in_place_goes_by_smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk of a GPU is a quarter of its memory in place: values without a gradient, numbers to learn, ties."""
+    monkeypatch.setitem(linear_loss_plan.__globals__, "CHUNK", 3 * K)
+    monkeypatch.setattr(_margins, "pays", lambda tensor: True)
+    seen = []
+    for part in (_rows, _margins):
+        monkeypatch.setattr(
+            part, "logits_of", lambda *given, of=part.logits_of: seen.append(len(given[0])) or of(*given)
+        )
+    parts, labels = [*layer()[:2], None], target("index")
+    tied = [p.detach().round().requires_grad_() for p in layer(d=1)[:2]]
+    learnt = losses.CrossEntropyLoss(temperature=torch.nn.Parameter(torch.tensor(0.7, dtype=torch.float64)))
+    for module, leaves in (
+        (make("ce", reduction="none"), parts),
+        (learnt, parts),
+        (make("max-margin"), [*tied, None]),
+    ):
+        seen.clear()
+        found = linear_loss(*leaves[:2], labels, module, plan=rows(N))
+        assert_same(found, dense(module, leaves, labels), [*leaves, *module.parameters()])
+        assert max(seen) == 3
 
 
 # -- precision -------------------------------------------------------------------------------------------------------

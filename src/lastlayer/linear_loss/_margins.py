@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lastlayer.linear_loss._compiled import kernels
+from lastlayer.linear_loss._compiled import kernels, pays
 from lastlayer.linear_loss._function import Gradients, Layer
 from lastlayer.linear_loss._picked import ClassSums
 from lastlayer.linear_loss._products import add_product, input_gradient, logits_of, wide
 from lastlayer.linear_loss._rows import logits_buffer, logits_into
 from lastlayer.linear_loss._target import Batch, chunks
+from lastlayer.linear_loss.plan import eager_rows
 from lastlayer.losses import Loss
 from lastlayer.losses._classes import AtLabel
 from lastlayer.losses._module import at_least_float32
@@ -84,7 +85,8 @@ class Margins:
             entries.append((every, index, slope[:, 0]))
             entries.append((every, best_class, torch.where(tied, 0.0, slope[:, 1])))
             again = (tied & (slope[:, 1] != 0)).nonzero().squeeze(1)
-            for low, high in chunks(again.numel(), self.size) if again.numel() else ():
+            size = eager_rows(self.size, layer.weight.shape[0]) if pays(layer.features) else self.size
+            for low, high in chunks(again.numel(), size) if again.numel() else ():
                 some = again[low:high]
                 dz = self._shared_among_ties(layer, some, index, slope[:, 1])
                 row, column = dz.nonzero().unbind(1)

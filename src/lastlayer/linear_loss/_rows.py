@@ -19,6 +19,7 @@ from lastlayer.linear_loss._products import logits_of, wide
 from lastlayer.linear_loss._row_kernels import RowKernels
 from lastlayer.linear_loss._sums import RowGradients
 from lastlayer.linear_loss._target import Batch, chunks, rows_of
+from lastlayer.linear_loss.plan import eager_rows
 from lastlayer.losses import LargeMarginLoss, Loss, Target
 
 T = TypeVar("T")
@@ -59,7 +60,14 @@ class RowChunks:
         return found.finish(upstream * self.batch.factor())
 
     def _gradients(self, layer: Layer) -> RowGradients:
-        return RowGradients(layer, single=layer.features.shape[0] <= self.size and not self.from_features)
+        rows = self._rows(layer, self._fast(layer) is not None)
+        return RowGradients(layer, single=layer.features.shape[0] <= rows and not self.from_features)
+
+    def _rows(self, layer: Layer, in_place: bool) -> int:
+        """Samples of a chunk: fewer than planned where the plan counts on chunks in place and this one is not."""
+        if in_place or not pays(layer.features):
+            return self.size
+        return eager_rows(self.size, layer.weight.shape[0])
 
     def _chunks(self, layer: Layer, gradients: RowGradients | None, upstream: Tensor | None) -> Tensor:
         """One loss a sample; its gradient, times the upstream number of each sample, goes into the gradients."""
@@ -67,7 +75,7 @@ class RowChunks:
         fast = self._fast(layer) if gradients is not None else None
         buffer = None if fast is None else logits_buffer(layer, min(self.size, N))
         values = []
-        for low, high in chunks(N, self.size):
+        for low, high in chunks(N, self._rows(layer, fast is not None)):
             if fast is not None and gradients is not None and buffer is not None:
                 z = logits_into(buffer[: high - low], layer, low, high)
                 try:

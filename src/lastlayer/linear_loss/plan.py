@@ -121,6 +121,11 @@ def plan(
     return Plan("rows", f"{rows} rows fit a chunk, which is few, but {why}", rows=rows)
 
 
+def eager_rows(size: int, K: int) -> int:
+    """Samples of a chunk of at most `size` that is not computed in place: float32 copies of it are made on the way."""
+    return min(size, max(1, CHUNK // K))
+
+
 def tile(N: int, K: int, device: torch.device | str = "cpu") -> int:
     """Classes in a tile of N samples."""
     wanted = GPU_TILE if torch.device(device).type == "cuda" else TILE
