@@ -194,6 +194,18 @@ def test_a_teacher_of_other_data_is_refused_before_anything_is_trained() -> None
     assert "normalised otherwise" in said
 
 
+def test_a_teacher_teaches_the_losses_that_learn_from_one() -> None:
+    _, said = lastlayer("train", *QUICK[:-2])
+    teacher = said.splitlines()[-1].removeprefix("run: ")
+    code, said = lastlayer("compare", "--losses", "ce,kd", "--seeds", "1", "--teacher", teacher, *QUICK)
+    assert code == 0, said
+    trials = [RunFolder(path.parent).trial() for path in Path("runs").glob("*/result.json")]
+    assert sorted((trial["loss"]["name"], trial["teacher"]) for trial in trials) == [("ce", None), ("kd", teacher)]
+    code, said = lastlayer("compare", "--losses", "ce,sln", "--teacher", teacher)
+    assert code == 2
+    assert "a teacher goes with loss kd or fn-kd, got loss ce" in said
+
+
 def test_tuning_gives_each_loss_its_own_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "RATE_FACTORS", (1e-6, 1.0, 1e9))
     monkeypatch.setattr(tuning, "DECAY_FACTORS", (1.0,))

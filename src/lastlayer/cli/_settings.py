@@ -76,7 +76,9 @@ class Settings:
     mixup: Annotated[float | None, typer.Option(help="alpha of mixup.", rich_help_panel=_TRAINING)] = None
     cutmix: Annotated[float | None, typer.Option(help="alpha of cutmix.", rich_help_panel=_TRAINING)] = None
     precision: Annotated[str | None, typer.Option(help="float32, bfloat16.", rich_help_panel=_TRAINING)] = None
-    teacher: Annotated[Path | None, typer.Option(help="A finished run, for kd.", rich_help_panel=_TRAINING)] = None
+    teacher: Annotated[
+        Path | None, typer.Option(help="A finished run, for kd and fn-kd.", rich_help_panel=_TRAINING)
+    ] = None
     set: Annotated[
         list[str] | None,
         typer.Option(
@@ -92,7 +94,7 @@ class Settings:
                 plan's finished runs were trained on.
         """
         from lastlayer.losses import entry
-        from lastlayer.training.parts import load_data
+        from lastlayer.training.parts import DISTILLING, load_data
 
         for loss in losses:
             entry(loss.split(":")[0])  # a misspelt name is told before large data is read
@@ -102,13 +104,16 @@ class Settings:
         choice = self._data(changed)
         dataset = load_data(choice, self.data_root)
         base = self._base(dataset, choice)
+        distilling = any(loss.split(":")[0] in DISTILLING for loss in losses)
         trials = []
         for loss in losses:
             name, *given = loss.split(":")
             options = dict(assignment(item, f"loss {loss}") for item in given)
             if self.label_smoothing is not None:
                 options["label_smoothing"] = self.label_smoothing
-            trial = base.with_settings({"loss": {"name": name, "options": options}, **changed}).resolved(self.data_root)
+            # beside losses that learn from the teacher the others do without
+            own = base if name in DISTILLING or not distilling else dataclasses.replace(base, teacher=None)
+            trial = own.with_settings({"loss": {"name": name, "options": options}, **changed}).resolved(self.data_root)
             trials += [dataclasses.replace(trial, seed=seed) for seed in seeds]
         check_trials(trials, dataset)
         refuse_other_data(trials, plan, dataset)

@@ -13,6 +13,7 @@ from lastlayer._words import nearest
 from lastlayer.training.network import HEAD_CLASSES, Network, build_network
 from lastlayer.training.trial import DataChoice, HeadChoice, Trial
 
+DISTILLING = ("kd", "fn-kd")  # losses that learn from a teacher
 ADAPTIVE_LR = 1e-3
 ADAMW_DECAY = 0.05  # both from table 6 of Soft Logit Normalization
 
@@ -64,10 +65,10 @@ def _check_loss(trial: Trial) -> None:
             raise ValueError(
                 f"loss {trial.loss.name} has no setting {option!r}{hint}; it has {', '.join(known) or 'none'}"
             )
-    if trial.loss.name in ("kd", "fn-kd") and trial.teacher is None:
+    if trial.loss.name in DISTILLING and trial.teacher is None:
         raise ValueError(f"loss {trial.loss.name} needs a teacher: the folder of a finished run (--teacher RUN)")
-    if trial.teacher is not None and trial.loss.name not in ("kd", "fn-kd"):
-        raise ValueError(f"a teacher goes with loss kd or fn-kd, got loss {trial.loss.name}")
+    if trial.teacher is not None and trial.loss.name not in DISTILLING:
+        raise ValueError(f"a teacher goes with loss {' or '.join(DISTILLING)}, got loss {trial.loss.name}")
 
 
 def _hyperparameters(entry: losses.Entry) -> list[str]:
