@@ -112,7 +112,7 @@ def test_missing_keys_list_those_found(tmp_path: Path) -> None:
         (np.zeros(3), np.zeros(3, int), r"x_train must be \(N, d\)"),
         (np.zeros((2, 3, 4, 4), int), np.zeros(2, int), r"images in x_train must be uint8"),
         (np.zeros((2, 3)), np.array([0, -1]), r"label -1 at row"),
-        (np.zeros((4, 3)), np.array([0, 2, 0, 2]), r"no training samples for 1 classes: 1"),
+        (np.zeros((4, 3)), np.array([0, 2, 0, 2]), r"no training samples for 1 of \d+ classes: 1"),
     ],
 )
 def test_wrong_arrays_are_named(tmp_path: Path, x: np.ndarray, y: np.ndarray, message: str) -> None:
@@ -176,7 +176,7 @@ def test_texts_as_labels_name_the_classes_in_sorted_order(tmp_path: Path) -> Non
     assert [dataset.class_names[k] for k in dataset.train.target.tolist()] == texts.tolist()
     assert dataset.test.target.tolist() == [1, 2, 0]
     np.savez(tmp_path / "test.npz", x=x[:2], y=np.array(["pear", "kiwi"]))
-    with pytest.raises(ValueError, match=r"no training samples for 1 classes: 2 \(kiwi\)"):
+    with pytest.raises(ValueError, match=r"no training samples for 1 of \d+ classes: 2 \(kiwi\)"):
         data.load(tmp_path / "one.npz", test=tmp_path / "test.npz")
     np.savez(tmp_path / "mixed.npz", x_train=x, y_train=texts, x_test=x[:3], y_test=LABELS[:3])
     with pytest.raises(ValueError, match="one split are texts"):

@@ -24,7 +24,7 @@ def test_split_refuses_wrong_types_and_shapes() -> None:
 
 
 def test_class_without_training_samples_is_named() -> None:
-    with pytest.raises(ValueError, match=r"toy: no training samples for 1 classes: 1 \(cat\)"):
+    with pytest.raises(ValueError, match=r"toy: no training samples for 1 of 3 classes: 1 \(cat\)"):
         Dataset("toy", split(0, 2), split(0), ("dog", "cat", "cow"))
 
 

@@ -106,7 +106,7 @@ def test_wrong_arrays_are_named(tmp_path, change, message):
 
 def test_a_class_without_training_samples_is_named(tmp_path):
     np.savez(tmp_path / "a.npz", features=np.ones((4, 2)), target=np.array([0, 2, 0, 2]))
-    with pytest.raises(ValueError, match="no training samples for 1 classes: 1"):
+    with pytest.raises(ValueError, match="no training samples for 1 of 3 classes: 1; add"):
         load_features(tmp_path / "a.npz", tmp_path / "a.npz")
 
 

@@ -131,8 +131,11 @@ class Dataset:
             counts = split.target.bincount(minlength=self.num_classes)
             empty = (counts == 0).nonzero().flatten().tolist()
             if empty:
-                names = ", ".join(f"{k} ({self.class_names[k]})" for k in empty[:10])
-                raise ValueError(f"{self.name}: no training samples for {len(empty)} classes: {names}")
+                names = [str(k) if self.class_names[k] == str(k) else f"{k} ({self.class_names[k]})" for k in empty]
+                raise ValueError(
+                    f"{self.name}: no training samples for {len(empty)} of {self.num_classes} classes: "
+                    f"{', '.join(names[:10])}{', ...' * (len(names) > 10)}; add some, or number the labels without gaps"
+                )
 
     def _splits(self) -> dict[str, Split]:
         every = {
