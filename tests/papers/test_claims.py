@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import pytest
 
-from lastlayer.papers import Store, artifacts, claims, judge, needs
+from lastlayer.papers import Row, Store, artifacts, claims, judge, needs
 from lastlayer.papers._claims import _CHECKS, _load_checks
 
 
@@ -32,3 +32,19 @@ def test_without_runs_the_verdict_is_not_run_and_says_what_is_missing(claim, tmp
     assert needs(claim)
     assert set(needs(claim)) <= artifacts().keys()
     assert any(name in verdict.detail for name in needs(claim))
+
+
+def test_a_part_of_the_paper_size_does_not_hide_the_whole_small_one(tmp_path):
+    store = Store(tmp_path)
+
+    def rows(arm, worse):
+        values = {"train.batch_term": 0.1 + worse, "test.auprc": 0.9 - worse}
+        return [Row({"arm": arm}, seed, 1, {n: v + seed * 1e-3 for n, v in values.items()}) for seed in range(3)]
+
+    store.add("logit_separation.sample_term", "small", [*rows("with", 0.0), *rows("without", 0.1)])
+    store.add("logit_separation.sample_term", "paper", rows("with", 0.0))
+    verdict = judge("002-08", store)
+    assert (verdict.outcome, verdict.size) == ("reproduced", "small")
+    store.add("logit_separation.sample_term", "paper", rows("without", -0.1))
+    verdict = judge("002-08", store)
+    assert (verdict.outcome, verdict.size) == ("not reproduced", "paper")

@@ -34,6 +34,23 @@ def test_later_runs_add_to_and_replace_earlier_ones(tmp_path):
     assert observed.points("loss") == ["CE", "SLN"]
 
 
+def test_a_later_run_of_a_seed_leaves_nothing_of_the_one_before(tmp_path):
+    store = Store(tmp_path)
+    store.add(NAME, "small", [row("CE", 0, epoch, 0.1) for epoch in (0, 30)])
+    store.add(NAME, "small", [row("CE", 1, 0, 0.1, "failed")])
+    store.add(NAME, "small", [row("CE", 0, 0, 0.3), row("CE", 0, 20, 0.4), row("CE", 1, 20, 0.5)])
+    observed = store.read(NAME, "small")
+    assert observed.values("test.accuracy", loss="CE") == {0: 0.4, 1: 0.5}
+    assert observed.curve("test.accuracy", 0) == {0: 0.3, 20: 0.4}
+    assert {one.status for one in observed.rows} == {"done"}
+
+
+def test_no_rows_leave_no_file(tmp_path):
+    store = Store(tmp_path)
+    store.add(NAME, "small", [])
+    assert store.sizes(NAME) == []
+
+
 def test_the_last_evaluation_counts_and_curves_keep_all(tmp_path):
     store = Store(tmp_path)
     store.add(NAME, "small", [row("CE", 0, epoch, epoch / 10) for epoch in (0, 5, 2)])
@@ -70,14 +87,30 @@ def test_evidence_is_the_largest_size_and_never_smoke(tmp_path):
     store.add(NAME, "small", [row("CE", 0, 5, 0.5)])
     assert store.evidence(NAME).values("test.accuracy", loss="CE") == {0: 0.9}
     assert store.sizes(NAME) == ["smoke", "small", "paper"]
+    assert store.up_to("small").evidence(NAME).values("test.accuracy", loss="CE") == {0: 0.5}
 
 
-@pytest.mark.parametrize("content", ["a,b\n1,2\n", "loss,seed,epoch,status,test.accuracy\nCE,zero,1,done,0.5\n"])
-def test_a_file_of_something_else_is_named(tmp_path, content):
+def test_a_size_without_a_finished_run_is_no_evidence(tmp_path):
+    store = Store(tmp_path)
+    store.add(NAME, "small", [row("CE", 0, 5, 0.5)])
+    store.add(NAME, "paper", [row("CE", 0, 0, 0.1, "failed")])
+    assert store.evidence(NAME).size == "small"
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"a,b\n1,2\n", "no columns seed"),
+        (b"loss,seed,epoch,status,test.accuracy\nCE,zero,1,done,0.5\n", "line 2.*zero"),
+        (b"loss,seed,epoch,status,test.accuracy\nCE,0\n", "line 2.* 5 columns"),
+        (b"loss,seed\xff\xfe", "not text"),
+    ],
+)
+def test_a_file_of_something_else_is_named(tmp_path, content, told):
     store = Store(tmp_path)
     store.path(NAME, "small").parent.mkdir(parents=True)
-    store.path(NAME, "small").write_text(content)
-    with pytest.raises(ValueError, match=r"table1-small\.csv"):
+    store.path(NAME, "small").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"table1-small\.csv.*{told}"):
         store.read(NAME, "small")
 
 

@@ -4,8 +4,11 @@ import pytest
 
 from lastlayer.papers import Store, lines, reproduce
 from lastlayer.papers._artifact import parse
-from lastlayer.papers._reproduce import all_trials, restricted
+from lastlayer.papers._reproduce import _is_chance, all_trials, restricted
 from lastlayer.runners import Plan, run_trials
+from lastlayer.runs.files import read_json
+from lastlayer.training import DataChoice
+from lastlayer.training.parts import load_data
 
 TEXT = """
 [settings]
@@ -147,3 +150,19 @@ def test_candidates_that_failed_are_written_down_and_passed_over(tmp_path, plan)
         "optimiser.lr=1e+30": "failed",
         "optimiser.lr=0.1": "done",
     }
+
+
+def test_chance_is_the_share_of_the_largest_class(tmp_path, plan):
+    text = TEXT.replace("select = ", "# select = ").replace(
+        '"data" = { name = "digits", train = 200 }', '"data" = { name = "digits", long_tail = 10 }'
+    )
+    one = parse("sln", text)["sln.table1"]
+    reproduce(one, "paper", plan, Store(tmp_path), only={"loss": ["CE"]}, seeds=[0])
+    (folder,) = plan.root.glob("*/result.json")
+    result = read_json(folder)
+    counts = load_data(DataChoice("digits", long_tail=10)).train_counts.tolist()
+    assert result["data"]["largest_class"] == pytest.approx(max(counts) / sum(counts))
+    result["measures"]["train"]["accuracy"] = max(counts) / sum(counts)  # as of a network that says one class of all
+    assert _is_chance(result)
+    result["measures"]["train"]["accuracy"] *= 1.2
+    assert not _is_chance(result)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 
-from lastlayer.papers._artifact import PAPERS
+from lastlayer.papers._artifact import PAPERS, SIZES
 from lastlayer.papers._evidence import Verdict
 from lastlayer.papers._observations import NotRunError, Store
 
@@ -78,18 +78,26 @@ def needs(claim: str) -> tuple[str, ...]:
 
 
 def judge(claim: str, store: Store) -> Verdict:
-    """The verdict on a claim; `not run` where an artifact it needs is missing, saying which."""
+    """The verdict on a claim, from the largest size that has all it needs.
+
+    `not run` where none has, saying what is missing.
+    """
     _load_checks()
     function, artifacts = _CHECKS[claim]
-    try:
-        for name in artifacts:
-            if store.sizes(name)[-1:] not in ([], ["smoke"]) and not store.evidence(name).rows:
-                raise NotRunError(f"{name}: no run has ended")  # of nothing every statement holds
-        verdict = function(store)
-    except NotRunError as missing:
-        return Verdict("not run", str(missing))
-    sizes = dict.fromkeys(size for name in artifacts for size in store.sizes(name)[-1:])
-    return dataclasses.replace(verdict, size=" and ".join(sizes))
+    verdicts = []
+    for largest in SIZES[:0:-1]:
+        counting = store.up_to(largest)
+        try:
+            verdict = function(counting)
+        except NotRunError as missing:
+            verdict = Verdict("not run", str(missing))
+        else:
+            sizes = [size for name in artifacts if (size := counting.size_of_evidence(name)) is not None]
+            verdict = dataclasses.replace(verdict, size=" and ".join(dict.fromkeys(sizes)))
+        if verdict.outcome != "not run":
+            return verdict
+        verdicts.append(verdict)
+    return verdicts[0]
 
 
 def _load_checks() -> None:

@@ -8,6 +8,7 @@ validation data stands beside it in a file of the same form, with what was tried
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import math
@@ -46,9 +47,14 @@ class Row:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def place(self) -> tuple[object, ...]:
+        """Whose rows these are: what was observed of a cell and seed later replaces all that was before."""
+        return (*sorted(self.labels.items()), self.seed)
+
+    @property
     def key(self) -> tuple[object, ...]:
-        """What a newer row of the same evaluation replaces."""
-        return (*sorted(self.labels.items()), self.seed, self.epoch)
+        """Its place and epoch."""
+        return (*self.place, self.epoch)
 
 
 @dataclass(frozen=True)
@@ -67,9 +73,8 @@ class Observations:
         """
         last: dict[tuple[object, ...], Row] = {}
         for row in self._matching(labels):
-            cell = (*sorted(row.labels.items()), row.seed)
-            if row.status == "done" and (cell not in last or row.epoch >= last[cell].epoch):
-                last[cell] = row
+            if row.status == "done" and (row.place not in last or row.epoch >= last[row.place].epoch):
+                last[row.place] = row
         if not last:
             named = ", ".join(f"{name} {value}" for name, value in labels.items()) or "anything"
             raise NotRunError(f"{self.artifact} ({self.size}): no finished run of {named}")
@@ -105,8 +110,9 @@ class Observations:
         return list(dict.fromkeys(row.labels[axis] for row in self.rows))
 
     def merged(self, newer: Sequence[Row]) -> Observations:
-        """With newer rows in place of those of the same evaluations."""
-        rows = {row.key: row for row in self.rows} | {row.key: row for row in newer}
+        """With newer rows in the places of those of the same cells and seeds."""
+        replaced = {row.place for row in newer}
+        rows = {row.key: row for row in (*(row for row in self.rows if row.place not in replaced), *newer)}
         return Observations(self.artifact, self.size, tuple(rows.values()))
 
     def _matching(self, labels: Mapping[str, str]) -> Iterator[Row]:
@@ -139,8 +145,16 @@ class Store:
         folder: it need not exist.
     """
 
+    largest: Size = SIZES[-1]  # up to which observations count as evidence
+
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+
+    def up_to(self, size: Size) -> Store:
+        """The same, with observations up to this size as evidence."""
+        smaller = copy.copy(self)
+        smaller.largest = size
+        return smaller
 
     def path(self, name: str, size: Size, *, tried: bool = False) -> Path:
         """The file of an artifact at a size, or of what was tried on validation data for it."""
@@ -162,22 +176,31 @@ class Store:
             return Observations(name, size, ())
         return Observations(name, size, tuple(_parse(path)))
 
+    def size_of_evidence(self, name: str) -> Size | None:
+        """The largest size that counts and has a finished run; smoke proves nothing and does not count."""
+        for size in reversed(self.sizes(name)):
+            counts = 0 < SIZES.index(size) <= SIZES.index(self.largest)
+            if counts and any(row.status == "done" for row in self.read(name, size).rows):
+                return size
+        return None
+
     def evidence(self, name: str) -> Observations:
-        """The observations of the largest size there is; smoke proves nothing and does not count.
+        """The observations of the largest size that counts and has a finished run.
 
         Raises:
             NotRunError: when there is none.
         """
-        sizes = [size for size in self.sizes(name) if size != "smoke"]
-        if not sizes:
+        size = self.size_of_evidence(name)
+        if size is None:
             raise NotRunError(f"{name} has not been run at size small or paper")
-        return self.read(name, sizes[-1])
+        return self.read(name, size)
 
     def add(self, name: str, size: Size, rows: Sequence[Row], *, tried: bool = False) -> Path:
-        """Merge rows into the file of an artifact; a crash leaves the old file or the new one."""
+        """Merge rows into the file of an artifact; a crash leaves the old file or the new one, no rows leave it be."""
         merged = self.read(name, size, tried=tried).merged(rows)
         path = self.path(name, size, tried=tried)
-        write_atomically(path, _format(merged).encode())
+        if rows:
+            write_atomically(path, _format(merged).encode())
         return path
 
 
@@ -197,22 +220,26 @@ def _format(observed: Observations) -> str:
 
 
 def _parse(path: Path) -> Iterator[Row]:
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        names = list(reader.fieldnames or [])
-        if not {"seed", "epoch", "status"} <= set(names):
-            raise ValueError(f"{path} holds no observations: it has no columns seed, epoch and status")
-        labels = names[: names.index("seed")]
-        measures = [name for name in names[names.index("status") + 1 :] if name not in _FACTS]
-        for number, line in enumerate(reader, start=2):
-            try:
-                yield Row(
-                    {name: line[name] for name in labels},
-                    int(line["seed"]),
-                    int(line["epoch"]),
-                    {name: float(line[name]) for name in measures if line[name]},
-                    line["status"],
-                    {name: line[name] for name in _FACTS if line.get(name)},
-                )
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"{path}, line {number}: {error}") from error
+    try:
+        reader = csv.DictReader(io.StringIO(path.read_text(), newline=""))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} holds no observations: it is not text ({error.reason})") from error
+    names = list(reader.fieldnames or [])
+    if not {"seed", "epoch", "status"} <= set(names):
+        raise ValueError(f"{path} holds no observations: it has no columns seed, epoch and status")
+    labels = names[: names.index("seed")]
+    measures = [name for name in names[names.index("status") + 1 :] if name not in _FACTS]
+    for number, line in enumerate(reader, start=2):
+        if None in line or None in line.values():
+            raise ValueError(f"{path}, line {number}: it does not have the {len(names)} columns of the first line")
+        try:
+            yield Row(
+                {name: line[name] for name in labels},
+                int(line["seed"]),
+                int(line["epoch"]),
+                {name: float(line[name]) for name in measures if line[name]},
+                line["status"],
+                {name: line[name] for name in _FACTS if line.get(name)},
+            )
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error

@@ -230,7 +230,7 @@ def _observe(
 
 def _place(labels: Labels, seed: int, identity: str) -> tuple[object, ...]:
     """Where a run stands in the observations; the same run may stand in two lines of a table."""
-    return (*sorted(labels.items()), seed, identity)
+    return (*Row(labels, seed, 0, {}).place, identity)
 
 
 def _with_more(rows: Iterable[Row], observed: Iterable[Row]) -> list[Row]:
@@ -273,7 +273,7 @@ def _facts(result: Mapping[str, Any], identity: str) -> dict[str, str]:
 
 
 def _is_chance(result: Mapping[str, Any]) -> bool:
-    share = 1 / len(result["data"]["class_names"])
+    share = result["data"].get("largest_class", 1 / len(result["data"]["class_names"]))
     return bool(result["measures"]["train"]["accuracy"] <= ABOVE_CHANCE * share)
 
 

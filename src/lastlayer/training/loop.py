@@ -214,6 +214,7 @@ def _finish(
             "in_shape": list(dataset.in_shape),
             "normalize": {"mean": dataset.mean, "std": dataset.std, "scale": dataset.scale},
             "samples": {"train": len(dataset.train), "test": len(dataset.test)},
+            "largest_class": float(dataset.train_counts.max() / dataset.train_counts.sum()),
             "checksums": dict(dataset.checksums),
             "dtype": str(dataset.train.inputs.dtype).removeprefix("torch."),
             "notes": [*dataset.notes, *(note for note in measuring.limits(dataset) if note not in dataset.notes)],
