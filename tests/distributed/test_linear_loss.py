@@ -31,7 +31,7 @@ LOSSES = {
     ),
     "batch-ce": lambda **common: losses.create("batch-ce", K),
 }
-LAYERS = ["plain", "bias", "normalized", "far", "thin"]
+LAYERS = ["plain", "bias", "normalized", "far", "wide"]
 COMMON = [{}, {"reduction": "sum"}, {"reduction": "none", "weight": CLASS_WEIGHT}, {"weight": CLASS_WEIGHT}]
 CASES = list(itertools.product(LOSSES, KINDS, LAYERS, range(len(COMMON))))
 CASES = [case for case in CASES if case[0] != "batch-ce" or case[1] != "ignored"]
@@ -61,8 +61,8 @@ def parts(layer):
     features, weight, bias = (torch.randn(s, generator=generator, dtype=torch.float64) for s in ((N, D), (K, D), (K,)))
     if layer == "far":  # logits so large that exponentials would overflow, the largest on another rank each time
         features, weight = 40 * features, 10 * weight
-    if layer == "thin":  # of one feature, for which the norms of the logits come from W^T W
-        features, weight = features[:, :1].clone(), weight[:, :1].clone()
+    if layer == "wide":  # of many features, for which the norms of the logits come from a pass of their own
+        features, weight = features.repeat(1, 4), torch.cat([weight.roll(shift, 0) for shift in range(4)], 1) / 2
     scale = torch.tensor(3.0, dtype=torch.float64)
     return [features, weight, bias if layer in ("bias", "normalized") else None, scale]
 

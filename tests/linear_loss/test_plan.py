@@ -23,6 +23,7 @@ from lastlayer.linear_loss import Plan, linear_loss, plan
         ((256, 512, 1_000_000), "nce", "rows"),
         ((256, 512, 1_000_000), "max-margin", "rows"),
         ((8192, 2048, 32768), "mse", "classes"),
+        ((64, 128, 300_000), "mse", "classes"),
         ((128, 1024, 140_000), "mse", "rows"),  # W^T W would cost eight times the logits
         ((10**6, 64, 10**6), "ce", "classes"),
         ((0, 4, 10), "ce", "dense"),

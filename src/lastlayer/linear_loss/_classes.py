@@ -103,7 +103,7 @@ class Tiles:
         """sum_k z_k^2 of each sample over the classes of all ranks, (N,), from the logits and without a gradient."""
         total = torch.zeros(layer.features.shape[0], dtype=wide(layer.weight.dtype), device=layer.weight.device)
         for low, high in self:
-            total += self.scores(layer, None, low, high)[0].square_().sum(1)
+            total += torch.linalg.vector_norm(self.scores(layer, None, low, high)[0], dim=1).square()
         return total if self.shard is None else self.shard.add(total)
 
     def add(self, ds: Tensor, coefficient: Tensor, low: int, high: int) -> None:
@@ -208,9 +208,9 @@ class _Statistics(torch.autograd.Function):
                 tiles.add(ds, d_dot, low, high)
                 if d_factor is not None and d_norms2 is None:
                     d_factor += (ds * z).sum(1)
-                dz = ds if factor is None else ds * factor.unsqueeze(1)
+                dz = ds if factor is None else ds.mul_(factor.unsqueeze(1))
                 if d_norms2 is not None:
-                    dz += 2 * d_norms2 * z
+                    dz.addcmul_(z, d_norms2, value=2)
                 gradients.put_classes(layer, tiles.own(low, high), dz)
             if d_factor is not None and d_norms2 is None and tiles.shard is not None:
                 tiles.shard.add(d_factor)

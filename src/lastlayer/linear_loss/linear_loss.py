@@ -65,7 +65,7 @@ def linear_loss(
         classes: ce, ls, self-norm, sln, ln, bce, logit-adjusted and batch-ce at 4 products; focal, soft-margin,
             arc-margin and large-margin of labels likewise, of a mixed pair at 8; mse of labels at none: its sum of
             squares comes from W^T W, in which a loss near 0 keeps about 1e-7 beta^2 of error in float32. The norm of
-            sln and ln comes from W^T W too where d is below about N / 2, and keeps few digits of a row whose logits
+            sln and ln comes from W^T W too where d is below about 1.5 N, and keeps few digits of a row whose logits
             nearly all cancel; elsewhere it takes a fifth product. nce with `samples` and labels computes the logits of
             the label and of the t drawn classes alone. Not nce without, max-margin and batch-max-margin, nor focal, the
             margins and mse of class probabilities.

@@ -62,7 +62,7 @@ def plan(
 
         dense     N K <= 2^24
         rows      chunks of 2048 samples, or of as many as have 2^24 logits, or of 2^26 / K >= 512 where that is less
-        classes   otherwise, and for `mse`, whose sum of squares needs no logits at all, unless d is larger than N:
+        classes   otherwise, and for `mse`, whose sum of squares needs no logits at all, unless d is much larger than N:
                   tiles of 2^22 logits, or of 4096 classes where that is more, of 2^26 logits at most
 
     On a GPU a chunk is computed in place, so there are 2^28 logits in one: rows if those are of 512 samples or of all.
@@ -105,10 +105,11 @@ def plan(
     if name == "nce" and samples is not None and not probabilities:
         drawn = int(samples.shape[-1])
         return Plan("classes", f"only the {drawn} drawn classes of a sample are looked at", classes=drawn)
-    squares_pay = 2 * d * (N + K) < 3 * N * K
+    enough = rows >= FEWEST_ROWS or (on_gpu and rows >= N)
+    squares_pay = 2 * d * (N + K) < (3 if enough else 8) * N * K  # what the logits would cost instead
     if name == "mse" and squares_pay and not probabilities:
         return Plan("classes", "squares are summed without the logits", classes=classes)
-    if rows >= FEWEST_ROWS or (on_gpu and rows >= N):
+    if enough:
         return Plan("rows", f"{N * K} logits; {rows} rows of them fit a chunk", rows=min(rows, N))
     if tiled:
         return Plan("classes", f"{N * K} logits; only {rows} rows of {K} classes would fit a chunk", classes=classes)
