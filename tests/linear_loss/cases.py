@@ -1,13 +1,15 @@
-"""Layers, targets and losses for the tests, and the dense form to compare with."""
+"""Layers, targets, losses and plans for the tests, the dense form to compare with, and the memory of a step."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lastlayer import losses
+from lastlayer.linear_loss import Plan
 
 N, D, K = 11, 5, 7
 PER_SAMPLE = [
@@ -17,6 +19,23 @@ PER_SAMPLE = [
 BATCH = ["batch-ce", "batch-max-margin"]
 LABELS_BY_CLASSES = ["mse", "focal", "soft-margin", "arc-margin", "large-margin"]  # not class probabilities
 BY_CLASSES = ["ce", "ls", "bce", "sln", "ln", "self-norm", "logit-adjusted", *LABELS_BY_CLASSES]
+KINDS = ["index", "probabilities", "pair", "pairs"]
+REDUCTIONS = ["none", "mean", "sum"]
+WEIGHT = torch.linspace(0.2, 2.0, K, dtype=torch.float64)
+WHOLE = Plan("dense", "test")
+
+
+def rows(size: int) -> Plan:
+    return Plan("rows", "test", rows=size)
+
+
+def classes(size: int) -> Plan:
+    return Plan("classes", "test", classes=size)
+
+
+def plans_for(name: str, in_rows: int, *in_classes: int) -> list[Plan]:
+    """Chunks of rows, and tiles of classes where the loss has such a form."""
+    return [rows(in_rows)] + [classes(size) for size in in_classes if name in [*BY_CLASSES, "batch-ce"]]
 
 
 def layer(n: int = N, d: int = D, k: int = K, seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -24,6 +43,14 @@ def layer(n: int = N, d: int = D, k: int = K, seed: int = 0, dtype: torch.dtype 
     generator = torch.Generator().manual_seed(seed)
     shapes = ((n, d), (k, d), (k,))
     return [torch.randn(s, generator=generator, dtype=torch.float64).to(dtype).requires_grad_() for s in shapes]
+
+
+def layer_for(name: str, biased: bool = True) -> list[Tensor | None]:
+    """A layer that the loss takes: large-margin has no bias, arc-margin wants cosines."""
+    parts = layer()
+    if name == "arc-margin":
+        parts = [(p.detach() / 8).requires_grad_() for p in parts]
+    return [*parts[:2], parts[2] if biased and name != "large-margin" else None]
 
 
 def target(kind: str, n: int = N, k: int = K, seed: int = 1, ignore: bool = False) -> Any:
@@ -46,6 +73,11 @@ def make(name: str, k: int = K, **options: Any) -> losses.Loss:
     if name == "arc-margin":
         options.setdefault("scale", 4.0)
     return losses.create(name, k, **options)
+
+
+def options(name: str, reduction: str, weighted: bool) -> dict[str, Any]:
+    weight = {"class_weight" if name == "large-margin" else "weight": WEIGHT} if weighted else {}
+    return {"reduction": reduction, **weight}
 
 
 def logits_of(parts: list[Tensor | None]) -> Tensor:
@@ -76,3 +108,15 @@ def assert_same(value: Tensor, expected: Tensor, parts: list[Tensor | None], **t
     torch.testing.assert_close(value, expected, **tolerance, equal_nan=True)
     for found, wanted in zip(gradients(value, parts), gradients(expected, parts), strict=True):
         torch.testing.assert_close(found, wanted, **tolerance, equal_nan=True)
+
+
+def peak(step: Callable[[], None]) -> int:
+    """Most bytes held at once during a step."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step()
+    held = most = 0
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return most

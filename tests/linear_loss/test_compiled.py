@@ -1,0 +1,105 @@
+"""The rows compiled, as on a GPU, but by a backend that any machine has."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from lastlayer import losses
+from lastlayer.linear_loss import _batch, _compiled, _margins, _rows, linear_loss
+from lastlayer.linear_loss import plan as linear_loss_plan
+from tests.linear_loss.cases import (
+    BATCH,
+    PER_SAMPLE,
+    K,
+    N,
+    assert_same,
+    dense,
+    layer,
+    layer_for,
+    make,
+    options,
+    rows,
+    target,
+)
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_compiled, "BACKEND", "aot_eager")
+    monkeypatch.setattr(_compiled, "_compiled", {})
+    for part in (_rows, _batch):
+        monkeypatch.setattr(part, "pays", lambda tensor: True)
+
+
+@pytest.mark.usefixtures("compiles")
+@pytest.mark.parametrize("name", PER_SAMPLE + BATCH)
+def test_compiled_row_functions_equal_dense(name: str) -> None:
+    for kind, reduction in itertools.product(["index", "pairs", "probabilities"], ["mean", "none"]):
+        if name in BATCH and (reduction == "none" or (name == "batch-max-margin" and kind != "index")):
+            continue
+        named = {} if name in BATCH else options(name, reduction, kind == "index")
+        module, labels = make(name, **named), target(kind, ignore=name not in BATCH and kind != "probabilities")
+        parts = layer_for(name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # such as that it fell back
+            found = linear_loss(parts[0], parts[1], labels, module, parts[2], plan=rows(4))
+            assert_same(found, dense(module, parts, labels), parts, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.usefixtures("compiles")
+def test_a_mixed_pair_of_another_number_is_not_compiled_again() -> None:
+    parts = layer()
+    for lam in (0.3, 0.6, 0.1):
+        labels = (*target("pair")[:2], lam)
+        torch._dynamo.utils.counters.clear()
+        found = linear_loss(*parts[:2], labels, "sln", plan=rows(6))
+        torch.testing.assert_close(found, dense(make("sln"), [*parts[:2], None], labels))
+    assert not torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+@pytest.mark.usefixtures("compiles")
+@pytest.mark.parametrize("name", ["ce", "batch-ce"])
+def test_where_compiling_fails_eager_code_goes_on_and_says_so_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any, **__: Any) -> Any:
+        def call(*_: Any) -> None:
+            raise RuntimeError("no compiler here")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", failing)
+    parts, labels = layer(), target("index")
+    expected = dense(make(name), parts, labels)
+    with pytest.warns(UserWarning, match="no compiler here"):
+        assert_same(linear_loss(*parts[:2], labels, name, parts[2], plan=rows(4)), expected, parts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same(linear_loss(*parts[:2], labels, name, parts[2], plan=rows(4)), expected, parts)
+
+
+@pytest.mark.usefixtures("compiles")
+def test_what_is_not_computed_in_place_goes_by_smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk of a GPU is a quarter of its memory in place: values without a gradient, numbers to learn, ties."""
+    monkeypatch.setitem(linear_loss_plan.__globals__, "CHUNK", 3 * K)
+    monkeypatch.setattr(_margins, "pays", lambda tensor: True)
+    seen = []
+    for part in (_rows, _margins):
+        monkeypatch.setattr(
+            part, "logits_of", lambda *given, of=part.logits_of: seen.append(len(given[0])) or of(*given)
+        )
+    parts, labels = [*layer()[:2], None], target("index")
+    tied = [p.detach().round().requires_grad_() for p in layer(d=1)[:2]]
+    learnt = losses.CrossEntropyLoss(temperature=torch.nn.Parameter(torch.tensor(0.7, dtype=torch.float64)))
+    for module, leaves in (
+        (make("ce", reduction="none"), parts),
+        (learnt, parts),
+        (make("max-margin"), [*tied, None]),
+    ):
+        seen.clear()
+        found = linear_loss(*leaves[:2], labels, module, plan=rows(N))
+        assert_same(found, dense(module, leaves, labels), [*leaves, *module.parameters()])
+        assert max(seen) == 3

@@ -1,0 +1,109 @@
+"""Batches at the edge: empty, all ignored, one class, ties, zero rows, masked classes; against the whole logits."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from lastlayer import losses
+from lastlayer.linear_loss import Plan, linear_loss
+from tests.linear_loss.cases import (
+    BATCH,
+    PER_SAMPLE,
+    REDUCTIONS,
+    K,
+    N,
+    assert_same,
+    classes,
+    dense,
+    gradients,
+    layer,
+    layer_for,
+    make,
+    plans_for,
+    rows,
+    target,
+)
+
+
+@pytest.mark.parametrize("name", PER_SAMPLE + BATCH)
+def test_empty_batch(name: str) -> None:
+    parts = [*layer(n=0)[:2], None]
+    labels = torch.empty(0, dtype=torch.long)
+    for plan, reduction in itertools.product(plans_for(name, 4, 3), [None] if name in BATCH else REDUCTIONS):
+        module = make(name) if reduction is None else make(name, reduction=reduction)
+        found = linear_loss(parts[0], parts[1], labels, module, plan=plan)
+        assert_same(found, dense(module, parts, labels), parts)
+        assert not gradients(found, parts)[1].any()
+
+
+@pytest.mark.parametrize("name", PER_SAMPLE)
+def test_all_ignored(name: str) -> None:
+    parts = [*layer()[:2], None]
+    labels = torch.full((N,), -100)
+    for plan, reduction in itertools.product(plans_for(name, 4, 3), REDUCTIONS):
+        module = make(name, reduction=reduction)
+        found = linear_loss(parts[0], parts[1], labels, module, plan=plan)
+        torch.testing.assert_close(found, dense(module, parts, labels), equal_nan=True)
+        for gradient in gradients(found, parts)[:2]:
+            assert torch.equal(gradient, torch.zeros_like(gradient))
+
+
+@pytest.mark.parametrize("name", PER_SAMPLE + BATCH)
+def test_one_class(name: str) -> None:
+    parts = [*layer(k=1)[:2], None]
+    labels = torch.zeros(N, dtype=torch.long)
+    module = make(name, k=1)
+    for plan in plans_for(name, 4, 3):
+        found = linear_loss(parts[0], parts[1], labels, module, plan=plan)
+        assert_same(found, dense(module, parts, labels), parts, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["max-margin", "batch-max-margin"])
+@pytest.mark.parametrize("kind", ["index", "pair"])
+def test_ties_share_the_gradient(name: str, kind: str) -> None:
+    generator = torch.Generator().manual_seed(3)
+    features, weight = (torch.randint(-1, 2, s, generator=generator).double() for s in ((N, 3), (K, 3)))
+    parts = [features.requires_grad_(), weight.requires_grad_(), None]
+    labels = target(kind)
+    false = (features @ weight.T).scatter(1, (labels if kind == "index" else labels[0]).unsqueeze(1), -9.0)
+    assert ((false == false.amax(1, keepdim=True)).sum(1) > 1).any()  # there are ties to share
+    module = make(name)
+    for size in (2, N):
+        found = linear_loss(parts[0], parts[1], labels, module, plan=rows(size))
+        assert_same(found, dense(module, parts, labels), parts)
+
+
+@pytest.mark.parametrize("plan", [rows(4), classes(3)], ids=["rows", "classes"])
+def test_sln_of_a_zero_row_is_log_k_without_gradient(plan: Plan) -> None:
+    features, weight, _ = layer()
+    features = features.detach().clone()
+    features[2] = 0
+    features.requires_grad_()
+    found = linear_loss(features, weight, target("index"), losses.SoftLogitNormLoss(reduction="none"), plan=plan)
+    torch.testing.assert_close(found[2], torch.tensor(float(K), dtype=torch.float64).log())
+    gradient = torch.autograd.grad(found.sum(), features)[0]
+    assert not gradient[2].any()
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "name", [*(n for n in PER_SAMPLE if n not in ("mse", "sln", "ln", "ls", "large-margin")), *BATCH]
+)
+@pytest.mark.parametrize("masked", [[K - 1], [0, 1], [0, 3, 6]])
+def test_classes_masked_by_a_bias_of_minus_infinity(name: str, masked: list[int]) -> None:
+    """As a padded vocabulary has them; no sample has such a label. The first and the last of a tile, or all of it."""
+    parts, labels = layer_for(name), torch.tensor([2, 4, 5])[torch.arange(N) % 3]
+    with torch.no_grad():
+        parts[2][masked] = float("-inf")
+    module = make(name)
+    expected = dense(module, parts, labels)
+    wanted = gradients(expected, parts[:2])
+    assert expected.isfinite()
+    for plan in plans_for(name, 4, 1, 2, 3):
+        found = linear_loss(*parts[:2], labels, module, parts[2], plan=plan)
+        torch.testing.assert_close(found, expected)
+        for a, b in zip(gradients(found, parts[:2]), wanted, strict=True):
+            torch.testing.assert_close(a, b)

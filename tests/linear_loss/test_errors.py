@@ -1,0 +1,81 @@
+"""What linear_loss refuses, and in which words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lastlayer import losses
+from lastlayer.linear_loss import Plan, linear_loss
+from tests.linear_loss.cases import BY_CLASSES, PER_SAMPLE, WEIGHT, WHOLE, D, K, N, classes, layer, make, rows, target
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"group": object()}, ValueError, "init_process_group"),
+        ({"group": object(), "loss": "focal"}, ValueError, "focal takes no weight sharded"),
+        ({"loss": "kd"}, ValueError, "teacher"),
+        ({"loss": "cee"}, ValueError, "did you mean"),
+        ({"loss": torch.nn.CrossEntropyLoss()}, TypeError, "lastlayer.losses"),
+        ({"loss": losses.CrossEntropyLoss(num_classes=K + 1)}, ValueError, "num_classes"),
+        ({"loss": losses.CrossEntropyLoss(temperature=-1.0), "plan": classes(3)}, ValueError, "temperature"),
+        ({"loss": losses.MaxMarginLoss(margin=-1.0), "plan": rows(3)}, ValueError, "margin"),
+        ({"loss": "large-margin", "bias": torch.zeros(K).double()}, ValueError, "no bias"),
+        ({"features": torch.zeros(2, N, D).double()}, ValueError, "reshape"),
+        ({"features": torch.zeros(N, D + 1).double()}, ValueError, "agree in d"),
+        ({"features": torch.zeros(N, D)}, TypeError, "convert one"),
+        ({"features": torch.zeros(N, D).long()}, TypeError, "floating point"),
+        ({"bias": torch.zeros(K + 1)}, ValueError, "bias"),
+        ({"bias": [0.0] * K}, TypeError, "bias must be a floating-point tensor, got list"),
+        ({"bias": torch.zeros(K).long()}, TypeError, "floating-point"),
+        ({"target": [0] * N}, TypeError, "target must be a tensor"),
+        ({"target": [0] * N, "plan": rows(3)}, TypeError, "target must be a tensor"),
+        ({"scale": 3.0}, ValueError, "normalized"),
+        ({"normalized": True, "scale": torch.ones(D).double()}, ValueError, "one number"),
+        ({"normalized": True, "scale": -1.0}, ValueError, "positive"),
+        ({"target": torch.full((N,), K), "plan": rows(3)}, ValueError, "labels must lie"),
+        ({"target": torch.zeros(N + 1).long(), "plan": classes(3)}, ValueError, "class indices"),
+        ({"target": torch.zeros(N, K), "loss": losses.CrossEntropyLoss(ignore_index=1), "plan": rows(3)}, ValueError,
+         "ignore_index"),
+        ({"plan": "rows"}, TypeError, "Plan"),
+        ({"target": torch.rand(N, K).double().requires_grad_(), "plan": rows(3)}, ValueError, "detach"),
+        ({"loss": losses.BatchCrossEntropyLoss(group=object()), "plan": rows(3)}, ValueError, "ranks"),
+        ({"loss": losses.CrossEntropyLoss(weight=torch.nn.Parameter(WEIGHT)), "plan": rows(3)}, ValueError, "weight"),
+    ],
+)  # fmt: skip
+def test_errors(change: dict[str, Any], error: type[Exception], words: str) -> None:
+    features, weight, _ = layer()
+    given = {"features": features, "weight": weight, "target": target("index"), "loss": "ce"} | change
+    with pytest.raises(error, match=words):
+        linear_loss(**given)
+
+
+@pytest.mark.parametrize("name", [n for n in [*PER_SAMPLE, "batch-max-margin"] if n not in BY_CLASSES])
+def test_a_loss_without_a_form_by_classes_says_which_path_takes_it(name: str) -> None:
+    parts = layer()
+    with pytest.raises(ValueError, match="'rows' takes it"):
+        linear_loss(*parts[:2], target("index"), make(name), plan=classes(3))
+
+
+@pytest.mark.parametrize("plan", [rows(4), classes(3)], ids=["rows", "classes"])
+def test_second_derivatives_are_refused(plan: Plan) -> None:
+    parts = layer()
+    value = linear_loss(*parts[:2], target("index"), "ce", plan=plan)
+    with pytest.raises(RuntimeError, match="second derivatives"):
+        torch.autograd.grad(value, parts[0], create_graph=True)
+
+
+@pytest.mark.parametrize("plan", [rows(4), classes(3)], ids=["rows", "classes"])
+def test_function_transforms_are_refused_in_words_of_its_own(plan: Plan) -> None:
+    features, weight, _ = (p.detach() for p in layer())
+    labels = target("index")
+    for transform in (torch.func.grad, torch.func.vmap):
+        several = weight.expand(2, K, D) if transform is torch.func.vmap else weight
+        with pytest.raises(RuntimeError, match="plan 'dense'"):
+            transform(lambda w: linear_loss(features, w, labels, "ce", plan=plan))(several)
+    found = torch.func.grad(lambda w: linear_loss(features, w, labels, "ce", plan=WHOLE))(weight)
+    torch.testing.assert_close(found, torch.func.grad(lambda w: F.cross_entropy(features @ w.T, labels))(weight))
