@@ -99,13 +99,8 @@ def linear_loss(
         True
     """
     name, module = name_of(loss), module_of(loss)
-    if name in NEVER:
-        raise ValueError(f"linear_loss has no place for {NEVER[name]}: call {name!r} on the logits instead")
-    if plan is not None and not isinstance(plan, Plan):
-        raise TypeError(f"plan must be a Plan or None, got {type(plan).__name__}")
+    _check_loss(name, module, bias, plan)
     _check_layer(features, weight, bias, normalized, scale)
-    if bias is not None and isinstance(module, LargeMarginLoss):
-        raise ValueError("large-margin has no bias: its margin is an angle between feature and weight; give bias=None")
     shard = None
     if group is not None:
         shard = _read_group(group, name, plan, features, weight)
@@ -115,19 +110,12 @@ def linear_loss(
     given: object = target
     if isinstance(given, list) and any(isinstance(part, Tensor) for part in given):  # what a DataLoader makes of a pair
         target = tuple(given)
-    (N, d), K = features.shape, weight.shape[0] if shard is None else shard.K
+    N, K = features.shape[0], weight.shape[0] if shard is None else shard.K
     if module.num_classes is not None and module.num_classes != K:
         raise ValueError(
             f"{type(module).__name__} was made for num_classes={module.num_classes}, there are {K} classes"
         )
-    probabilities = isinstance(target, Tensor) and target.is_floating_point() and target.dim() == 2
-    if plan is None and shard is not None:
-        plan = Plan(
-            "classes",
-            f"{weight.shape[0]} of {K} classes are here",
-            classes=tile(N, weight.shape[0], features.device.type),
-        )
-    chosen = choose(N, d, K, module, probabilities=probabilities, device=features.device.type) if plan is None else plan
+    chosen = _plan_of(features, weight, target, module, shard) if plan is None else plan
     if chosen.path == "dense":
         if isinstance(module, LargeMarginLoss):
             return module(features, weight, target)  # type: ignore[no-any-return]
@@ -143,6 +131,25 @@ def linear_loss(
             return by_rows(name, module, batch, chosen.rows, features, weight, bias)
         assert chosen.classes is not None
         return by_classes(name, module, batch, chosen.classes, features, weight, bias, shard)
+
+
+def _check_loss(name: str, module: Loss, bias: Tensor | None, plan: Plan | None) -> None:
+    """Raise for a loss that has no place here, or not with this bias, and for what is no plan."""
+    if name in NEVER:
+        raise ValueError(f"linear_loss has no place for {NEVER[name]}: call {name!r} on the logits instead")
+    if plan is not None and not isinstance(plan, Plan):
+        raise TypeError(f"plan must be a Plan or None, got {type(plan).__name__}")
+    if bias is not None and isinstance(module, LargeMarginLoss):
+        raise ValueError("large-margin has no bias: its margin is an angle between feature and weight; give bias=None")
+
+
+def _plan_of(features: Tensor, weight: Tensor, target: Target, module: Loss, shard: Shard | None) -> Plan:
+    """The plan where none is given; of a sharded weight, tiles of the classes held here."""
+    (N, d), held, device = features.shape, weight.shape[0], features.device.type
+    if shard is not None:
+        return Plan("classes", f"{held} of {shard.K} classes are here", classes=tile(N, held, device))
+    probabilities = isinstance(target, Tensor) and target.is_floating_point() and target.dim() == 2
+    return choose(N, d, held, module, probabilities=probabilities, device=device)
 
 
 def _read_group(group: Group, name: str, plan: Plan | None, features: Tensor, weight: Tensor) -> Shard:
