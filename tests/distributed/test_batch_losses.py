@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from lastlayer import losses
+from tests.distributed.processes import joined
 
 K, D = 4, 3
 CASES = ["random", "one sample a rank", "an empty rank", "ties", "one class", "huge"]
@@ -77,37 +76,21 @@ def whole(name, case, world):
 
 
 def rank(index, world, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store{world}", rank=index, world_size=world)
-    answers = {}
-    for case in CASES:
-        x, y, other, weight = data(case, world)
-        start = sum(shares(case, world)[:index])
-        part = slice(start, start + shares(case, world)[index])
-        for name, loss in LOSSES.items():
-            layer = DistributedDataParallel(module(weight))
-            value = loss(layer(x[part]), target_of(name, y, other, part), group=dist.group.WORLD)
-            value.backward()
-            answers[case, name] = value.detach(), layer.module.weight.grad
-    # A Module takes the group too.
-    x, y, _, weight = data("random", world)
-    start = sum(shares("random", world)[:index])
-    part = slice(start, start + shares("random", world)[index])
-    answers["module"] = losses.BatchCrossEntropyLoss(group=dist.group.WORLD)(x[part] @ weight.T, y[part])
-    torch.save(answers, Path(folder) / f"{world}-{index}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-@pytest.fixture(scope="module", params=[2, 3], ids=["two ranks", "three ranks"])
-def ranks(request, tmp_path_factory):
-    """The answers of every rank; the processes are started once and run every case."""
-    folder, world = tmp_path_factory.mktemp("ranks"), request.param
-    arguments = [[sys.executable, __file__, str(index), str(world), str(folder)] for index in range(world)]
-    processes = [subprocess.Popen(each, stderr=subprocess.PIPE, text=True) for each in arguments]
-    errors = [process.communicate(timeout=120)[1] for process in processes]
-    assert all(process.returncode == 0 for process in processes), "\n".join(errors)
-    return world, [torch.load(folder / f"{world}-{index}.pt") for index in range(world)]
+    with joined(index, world, folder) as answers:
+        for case in CASES:
+            x, y, other, weight = data(case, world)
+            start = sum(shares(case, world)[:index])
+            part = slice(start, start + shares(case, world)[index])
+            for name, loss in LOSSES.items():
+                layer = DistributedDataParallel(module(weight))
+                value = loss(layer(x[part]), target_of(name, y, other, part), group=dist.group.WORLD)
+                value.backward()
+                answers[case, name] = value.detach(), layer.module.weight.grad
+        # A Module takes the group too.
+        x, y, _, weight = data("random", world)
+        start = sum(shares("random", world)[:index])
+        part = slice(start, start + shares("random", world)[index])
+        answers["module"] = losses.BatchCrossEntropyLoss(group=dist.group.WORLD)(x[part] @ weight.T, y[part])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="gloo over a file store")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +11,7 @@ import torch.distributed as dist
 
 from lastlayer import losses
 from lastlayer.linear_loss import Plan, linear_loss
+from tests.distributed.processes import joined
 
 N, D, K = 9, 4, 11
 SHARDS = {2: [3, 8], 3: [5, 1, 5]}
@@ -89,31 +88,28 @@ def whole(case):
 
 
 def rank(index, world, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store{world}", rank=index, world_size=world)
-    group = dist.group.WORLD
     start = sum(SHARDS[world][:index])
     mine = slice(start, start + SHARDS[world][index])
-    answers = {}
-    for case in CASES:
-        name, kind, layer, common = case
-        features, weight, bias, scale = parts(layer)
-        leaves = [features, weight[mine].clone(), None if bias is None else bias[mine].clone(), scale]
-        leaves = [p if p is None else p.requires_grad_() for p in leaves]
-        more = {"normalized": True, "scale": leaves[3]} if layer == "normalized" else {}
-        for size in sizes(case):
-            plan = Plan("classes", "test", classes=size)
-            module = LOSSES[name](**COMMON[common])
-            value = linear_loss(leaves[0], leaves[1], target(kind), module, leaves[2], group=group, plan=plan, **more)
-            found = iter(gradients(value, [p for p in leaves if p is not None]))
-            answers[case, size] = value.detach(), [None if p is None else next(found) for p in leaves]
-    answers["floats a row"] = floats_a_row(group, mine)
-    answers["learnt"] = learnt(group, mine)
-    answers["bfloat16"] = low_precision(group, mine)
-    answers["errors"] = errors(group, mine, index)
-    torch.save(answers, Path(folder) / f"{world}-{index}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    with joined(index, world, folder) as answers:
+        group = dist.group.WORLD
+        for case in CASES:
+            name, kind, layer, common = case
+            features, weight, bias, scale = parts(layer)
+            leaves = [features, weight[mine].clone(), None if bias is None else bias[mine].clone(), scale]
+            leaves = [p if p is None else p.requires_grad_() for p in leaves]
+            more = {"normalized": True, "scale": leaves[3]} if layer == "normalized" else {}
+            for size in sizes(case):
+                plan = Plan("classes", "test", classes=size)
+                module = LOSSES[name](**COMMON[common])
+                value = linear_loss(
+                    leaves[0], leaves[1], target(kind), module, leaves[2], group=group, plan=plan, **more
+                )
+                found = iter(gradients(value, [p for p in leaves if p is not None]))
+                answers[case, size] = value.detach(), [None if p is None else next(found) for p in leaves]
+        answers["floats a row"] = floats_a_row(group, mine)
+        answers["learnt"] = learnt(group, mine)
+        answers["bfloat16"] = low_precision(group, mine)
+        answers["errors"] = errors(group, mine, index)
 
 
 def floats_a_row(group, mine):
@@ -173,17 +169,6 @@ def errors(group, mine, index):
         except ValueError as error:
             said[name] = str(error)
     return said
-
-
-@pytest.fixture(scope="module", params=[2, 3], ids=["two ranks", "three ranks"])
-def ranks(request, tmp_path_factory):
-    """The answers of every rank; the processes are started once and run every case."""
-    folder, world = tmp_path_factory.mktemp("shards"), request.param
-    arguments = [[sys.executable, __file__, str(index), str(world), str(folder)] for index in range(world)]
-    processes = [subprocess.Popen(each, stderr=subprocess.PIPE, text=True) for each in arguments]
-    told = [process.communicate(timeout=240)[1] for process in processes]
-    assert all(process.returncode == 0 for process in processes), "\n".join(told)
-    return world, [torch.load(folder / f"{world}-{index}.pt") for index in range(world)]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="gloo over a file store")

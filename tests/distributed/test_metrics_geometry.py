@@ -1,13 +1,12 @@
 """Real gloo processes with unequal shares of the data, one lacking a class or all data, see what one process sees."""
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from lastlayer.geometry import GeometryMetrics
+from tests.distributed.processes import answers_of_ranks, joined
 
 
 def data():
@@ -37,23 +36,18 @@ def measure(own, batch):
 
 
 def rank(index, world, folder):
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=index, world_size=world)
-    torch.save(measure(shares(world)[index], batch=11), Path(folder) / f"{index}.pt")
-    torch.distributed.destroy_process_group()
+    with joined(index, world, folder) as answers:
+        answers["measured"] = measure(shares(world)[index], batch=11)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="gloo over a file store")
 @pytest.mark.parametrize("world", [2, 3])
 def test_ranks_equal_one_process(tmp_path, world):
-    commands = [[sys.executable, __file__, str(index), str(world), str(tmp_path)] for index in range(world)]
-    processes = [subprocess.Popen(command) for command in commands]
-    assert [process.wait(timeout=300) for process in processes] == [0] * world
     alone = measure(torch.ones(90, dtype=torch.bool), batch=90)
     assert alone[0]["compactness"] is None
     assert alone[1]["compactness"] is not None
-    for index in range(world):
-        for got, expected in zip(torch.load(tmp_path / f"{index}.pt"), alone, strict=True):
+    for answers in answers_of_ranks(__name__, world, tmp_path):
+        for got, expected in zip(answers["measured"], alone, strict=True):
             assert got.keys() == expected.keys()
             for name, value in expected.items():
                 torch.testing.assert_close(got[name], value, rtol=1e-12, atol=1e-14, msg=name)
