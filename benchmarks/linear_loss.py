@@ -24,10 +24,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import os
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -40,7 +37,16 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from common import describe_machine, peak_memory
+from common import (
+    Step,
+    cuda_seconds,
+    describe_machine,
+    options_of_losses,
+    peak_memory,
+    time_in_turn,
+    training_step,
+    write_json,
+)
 from lastlayer import losses
 from lastlayer.linear_loss import Plan, linear_loss, plan
 from lastlayer.linear_loss.plan import AGAINST_OTHERS, BY_CLASSES
@@ -52,8 +58,6 @@ SHAPES: dict[str, list[Shape]] = {
 }
 QUICK_SHAPES: dict[str, list[Shape]] = {"cpu": [(512, 32, 1000), (32, 32, 20000)], "cuda": [(4096, 512, 8192)]}
 NAMES = [name for name in losses.available() if name not in ("kd", "fn-kd")]
-
-Step = Callable[[], None]
 
 
 @dataclass
@@ -78,18 +82,14 @@ class Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small shapes, few repetitions; every path is exercised")
-    parser.add_argument("--only", help="names of losses, separated by commas")
+    parser = options_of_losses(__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: cuda where there is one, else cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: bfloat16 on a GPU, float32 on a CPU")
     parser.add_argument("--path", choices=["rows", "classes"], help="this path rather than the plan's")
     parser.add_argument("--shape", help="N,d,K instead of the list")
     parser.add_argument("--compiled", default="", help="losses, or all, whose peer under torch.compile is timed too")
     parser.add_argument("--seconds", type=float, help="how long to time each pair")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads; more than 1 wants an idle machine")
     parser.add_argument("--csv", metavar="FILE", help="write the rows there, after each shape")
-    parser.add_argument("--json", metavar="FILE", help="write the rows and the machine there")
     options = parser.parse_args()
 
     torch.set_num_threads(options.threads)
@@ -114,8 +114,7 @@ def main() -> None:
         if options.csv:
             write_csv(options.csv, rows)
     if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"machine": describe_machine(), "rows": [asdict(row) for row in rows]}, file, indent=1)
+        write_json(options.json, rows)
 
 
 def write_csv(path: str, rows: list[Row]) -> None:
@@ -166,7 +165,7 @@ def measure(names: list[str], shape: Shape, options: argparse.Namespace) -> Iter
             peer_bytes = attempt(lambda peer_step=peer_step: peak_memory(peer_step, device))
             # A peer that does not fit is no reason to know nothing of ours.
             other = peer_step if peer_bytes == peer_bytes else (lambda: None)
-            mine, theirs = time_in_turn(step, other, device, options.seconds)
+            mine, theirs = seconds_of_both(step, other, device, options.seconds)
             theirs = theirs if peer_bytes == peer_bytes else float("nan")
             yield Row(
                 name,
@@ -248,13 +247,6 @@ def attempt(measurement: Callable[[], int]) -> float:
         return float("nan")
 
 
-def training_step(loss: Callable[..., Tensor], leaves: list[Tensor]) -> Step:
-    def step() -> None:
-        torch.autograd.grad(loss(*leaves), leaves)
-
-    return step
-
-
 def seconds_of_products(features: Tensor, weight: Tensor, device: str, budget: float) -> float:
     """What the three products alone take: logits, and from their gradient that of features and of weight.
 
@@ -269,38 +261,16 @@ def seconds_of_products(features: Tensor, weight: Tensor, device: str, budget: f
         torch.mm(logits, weight)
         torch.mm(logits.T, block)
 
-    return time_in_turn(step, lambda: None, device, budget)[0] * features.shape[0] / rows
+    return seconds_of_both(step, lambda: None, device, budget)[0] * features.shape[0] / rows
 
 
-def time_in_turn(step: Step, peer: Step, device: str, budget: float) -> tuple[float, float]:
-    """Median seconds of each; in turn, so that a machine that slows down slows both."""
-    timed = cuda_seconds if device == "cuda" else cpu_seconds
-    steps = [max(3, min(20, int(0.02 / max(timed(s, 1), 1e-6)))) if device == "cuda" else 1 for s in (step, peer)]
-    mine: list[float] = []
-    theirs: list[float] = []
-    start = time.perf_counter()
-    while len(mine) < 3 or (time.perf_counter() - start < budget and len(mine) < 200):
-        mine.append(timed(step, steps[0]))
-        theirs.append(timed(peer, steps[1]))
-    return statistics.median(mine), statistics.median(theirs)
-
-
-def cpu_seconds(step: Step, steps: int) -> float:
-    start = time.process_time()  # seconds of work, which other programs on the machine do not change
-    for _ in range(steps):
-        step()
-    return (time.process_time() - start) / steps
-
-
-def cuda_seconds(step: Step, steps: int) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    start.record()
-    for _ in range(steps):
-        step()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end) / 1e3 / steps
+def seconds_of_both(step: Step, peer: Step, device: str, budget: float) -> tuple[float, float]:
+    """Median seconds of each; on a GPU as many steps in a turn as take about 20 ms, for the host to run ahead."""
+    steps = (1, 1)
+    if device == "cuda":
+        mine, theirs = (max(3, min(20, int(0.02 / max(cuda_seconds(s, 1), 1e-6)))) for s in (step, peer))
+        steps = (mine, theirs)
+    return time_in_turn(step, peer, device, budget, turns=(3, 200), steps=steps)
 
 
 def as_table(rows: list[Row], title: str) -> Table:

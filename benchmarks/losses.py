@@ -13,12 +13,9 @@ The peer of large-margin, which makes the logits itself, is cross-entropy of the
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would print two lines a measurement
@@ -29,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from common import describe_machine, peak_memory
+from common import describe_machine, options_of_losses, peak_memory, time_in_turn, training_step, write_json
 from lastlayer import losses
 
 SHAPES = {
@@ -38,8 +35,6 @@ SHAPES = {
 }
 QUICK_SHAPES = {"cpu": [(512, 10), (64, 1000)], "cuda": [(4096, 10), (1024, 1000)]}
 DIM = 64  # width of the features where a loss needs them
-
-Step = Callable[[], None]
 
 
 @dataclass
@@ -61,15 +56,11 @@ class Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small shapes, few repetitions")
-    parser.add_argument("--only", help="names of losses, separated by commas")
+    parser = options_of_losses(__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], help="one device; default: every one present")
     parser.add_argument("--mode", choices=["eager", "compiled"], help="one mode; default: both")
     parser.add_argument("--target", choices=["index", "probabilities", "pair"], default="index")
     parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16", "float64"], default="float32")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads; more than 1 wants an idle machine")
-    parser.add_argument("--json", metavar="FILE", help="write the rows and the machine there")
     options = parser.parse_args()
 
     torch.set_num_threads(options.threads)
@@ -86,8 +77,7 @@ def main() -> None:
             rows += found
             console.print(as_table(found, f"{device}, {mode}, {options.target} targets, {options.dtype}"))
     if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"machine": describe_machine(), "rows": [asdict(row) for row in rows]}, file, indent=1)
+        write_json(options.json, rows)
 
 
 def measure_all(names: list[str], device: str, mode: str, options: argparse.Namespace) -> Iterator[Row]:
@@ -101,7 +91,11 @@ def measure_all(names: list[str], device: str, mode: str, options: argparse.Name
             if mode == "compiled":
                 loss, peer = (torch.compile(f, fullgraph=True, dynamic=False) for f in (loss, peer))
             step, peer_step = training_step(loss, leaves), training_step(peer, leaves)
-            seconds, peer_seconds = time_in_turn(step, peer_step, device, 0.2 if options.quick else 1.0)
+            for _ in range(3):
+                step()
+                peer_step()
+            budget = 0.2 if options.quick else 1.0
+            seconds, peer_seconds = time_in_turn(step, peer_step, device, budget, turns=(10, 500))
             buffer = n * k * inputs["logits"].element_size()
             bytes_, peer_bytes = peak_memory(step, device), peak_memory(peer_step, device)
             yield Row(
@@ -164,43 +158,6 @@ def make_pair(name: str, inputs: dict[str, Any]) -> tuple[list[Tensor], Callable
         features = inputs["features"].detach()
         return leaves, lambda z: module(z, features, inputs["teacher"], features, target), peer
     return leaves, lambda z: module(z, target), peer
-
-
-def training_step(loss: Callable[..., Tensor], leaves: list[Tensor]) -> Step:
-    def step() -> None:
-        torch.autograd.grad(loss(*leaves), leaves)
-
-    return step
-
-
-def time_in_turn(step: Step, peer: Step, device: str, budget: float) -> tuple[float, float]:
-    """Median seconds of each; in turn, so that a machine that slows down slows both."""
-    for _ in range(3):
-        step()
-        peer()
-    timed = cuda_seconds if device == "cuda" else cpu_seconds
-    mine, theirs = [], []
-    start = time.perf_counter()
-    while len(mine) < 10 or (time.perf_counter() - start < budget and len(mine) < 500):
-        mine.append(timed(step))
-        theirs.append(timed(peer))
-    return statistics.median(mine), statistics.median(theirs)
-
-
-def cpu_seconds(step: Step) -> float:
-    start = time.process_time()  # seconds of work, which other programs on the machine do not change
-    step()
-    return time.process_time() - start
-
-
-def cuda_seconds(step: Step) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    start.record()
-    step()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end) / 1e3
 
 
 def as_table(rows: list[Row], title: str) -> Table:
