@@ -202,9 +202,11 @@ def test_smoke(name: str, store: Store, tmp_path: Path) -> None:
 
 def test_the_chart_during_training_has_a_panel_for_each_arm(store: Store) -> None:
     for arm, level in (("with BN", 0.5), ("without BN", 0.1)):
-        for epoch in (0, 5, 10):
-            made = row({"bn": arm, "decay": "1e-3"}, 0, epoch, intra_min=level, inter_max=-level, nll=1.0 / (1 + epoch))
-            store.add(f"{PAPER}.fig7", "small", [made])
+        made = [
+            row({"bn": arm, "decay": "1e-3"}, 0, epoch, intra_min=level, inter_max=-level, nll=1.0 / (1 + epoch))
+            for epoch in (0, 5, 10)
+        ]
+        store.add(f"{PAPER}.fig7", "small", made)
     chart = figure(artifact(f"{PAPER}.fig7"), store.read(f"{PAPER}.fig7", "small"))
     assert [title.text for title in chart.layout.annotations] == ["with BN, 1e-3", "without BN, 1e-3"]
     assert [trace.name for trace in chart.data] == ["min intra", "max inter", "loss"] * 2
