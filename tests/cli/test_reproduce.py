@@ -36,9 +36,17 @@ def test_the_list_names_every_artifact(call):
 def test_the_scorecard_has_one_line_for_each_claim(call, tmp_path):
     made = call("--scorecard")
     assert made.exit_code == 0, made.output
-    for claim in claims():
-        assert claim.id in made.output
-    assert "60 not run" in made.output
+    *lines, counts = made.output.splitlines()
+    assert counts == "60 not run"
+    assert [line[:6] for line in lines] == [claim.id for claim in claims()]
+    assert all(claim.claim in line for line, claim in zip(lines, claims(), strict=True))
+
+
+def test_the_scorecard_of_some_artifacts_is_in_full(call):
+    made = call("--scorecard", "sln.dynamics")
+    assert "000-13" in made.output
+    assert "000-12" not in made.output
+    assert "1 not run" in made.output
 
 
 def test_claims_are_judged_after_the_artifact_they_rest_on(call, tmp_path):
@@ -95,6 +103,6 @@ def test_show_says_at_which_size_there_is_something(call, tmp_path):
 
 
 def test_a_criterion_says_how_it_was_changed(call):
-    made = call("--scorecard")
+    made = call("--scorecard", "sln")
     assert "[criterion changed: the cosine" in " ".join(made.output.replace("│", " ").split())
     assert "criterion changed: not changed" not in " ".join(made.output.replace("│", " ").split())

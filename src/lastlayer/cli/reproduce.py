@@ -13,7 +13,7 @@ from lastlayer.cli._running import run
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lastlayer.papers import Artifact, Observations, Size, Store
+    from lastlayer.papers import Artifact, Observations, Size, Store, Verdict
     from lastlayer.training import Trial
 
 _OUTCOME_STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yellow", "not run": "dim"}
@@ -30,7 +30,9 @@ def reproduce(
         str, typer.Option(help="smoke (seconds), small (minutes on a GPU) or paper (all of it).")
     ] = "small",
     show_list: Annotated[bool, typer.Option("--list", help="Show every artifact and what it would take.")] = False,
-    scorecard: Annotated[bool, typer.Option("--scorecard", help="Print the verdict on every claim.")] = False,
+    scorecard: Annotated[
+        bool, typer.Option("--scorecard", help="Print the verdict on every claim, or in full on those of the names.")
+    ] = False,
     only: Annotated[
         list[str] | None, typer.Option(metavar="AXIS=LABEL,...", help="Keep some labels: --only loss=CE,SLN.")
     ] = None,
@@ -63,7 +65,9 @@ def reproduce(
         _print_list(console, _chosen(names), store, device)
         return
     if scorecard:
-        _print_scorecard(console, [claim.id for claim in papers.claims()], store)
+        named = {one.name for one in _chosen(names)} if names else set()
+        ids = [claim.id for claim in papers.claims() if not names or named & set(papers.needs(claim.id))]
+        (_print_verdicts if names else _print_scorecard)(console, ids, store)
         return
     if not names:
         raise ValueError("name an artifact, such as sln.table1; --list shows all, --scorecard the verdicts")
@@ -94,7 +98,7 @@ def reproduce(
             console.print(f"observations: {store.path(artifact.name, size)}", highlight=False)
         concerned = [claim.id for claim in papers.claims() if artifact.name in papers.needs(claim.id)]
         if concerned and size != "smoke":  # which proves nothing
-            _print_scorecard(console, concerned, store)
+            _print_verdicts(console, concerned, store)
 
 
 def _chosen(names: list[str] | None) -> list[Artifact]:
@@ -277,8 +281,27 @@ def _duration(seconds: float) -> str:
 
 
 def _print_scorecard(console: Console, ids: list[str], store: Store) -> None:
-    from collections import Counter
+    """A line for each claim: cut to the width of a terminal, whole where there is none."""
+    from rich.text import Text
 
+    from lastlayer import papers
+
+    known = {claim.id: claim for claim in papers.claims()}
+    verdicts = {name: papers.judge(name, store) for name in ids}
+    width = max(len(outcome) for outcome in _OUTCOME_STYLES)
+    for name, verdict in verdicts.items():
+        outcome = Text(verdict.outcome.ljust(width), style=_OUTCOME_STYLES[verdict.outcome])
+        size = f" ({verdict.size})" if verdict.size else ""
+        line = Text(f"{name}  ").append_text(outcome).append(f"  {known[name].claim}  {verdict.detail}{size}")
+        if console.is_terminal:
+            console.print(line, no_wrap=True, overflow="ellipsis")
+        else:
+            console.print(line, soft_wrap=True)
+    console.print(_counts(list(verdicts.values())), highlight=False)
+
+
+def _print_verdicts(console: Console, ids: list[str], store: Store) -> None:
+    """Claims in full: what they say, the verdict, and what it rests on."""
     from rich.table import Table
     from rich.text import Text
 
@@ -288,13 +311,18 @@ def _print_scorecard(console: Console, ids: list[str], store: Store) -> None:
     table = Table(title="Claims")
     for name in ("id", "claim", "verdict", "evidence"):
         table.add_column(name, overflow="fold")
-    counts: Counter[str] = Counter()
-    for name in ids:
-        verdict = papers.judge(name, store)
-        counts[verdict.outcome] += 1
+    verdicts = {name: papers.judge(name, store) for name in ids}
+    for name, verdict in verdicts.items():
         size = f" ({verdict.size})" if verdict.size else ""
         text = Text(verdict.outcome, style=_OUTCOME_STYLES[verdict.outcome])
         changed = f" [criterion {known[name].changed}]" if known[name].changed else ""
         table.add_row(name, known[name].claim, text, Text(verdict.detail + size + changed))
     console.print(table)
-    console.print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()), highlight=False)
+    console.print(_counts(list(verdicts.values())), highlight=False)
+
+
+def _counts(verdicts: list[Verdict]) -> str:
+    from collections import Counter
+
+    counts = Counter(verdict.outcome for verdict in verdicts)
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
