@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,30 +12,50 @@ from lastlayer.papers._table import Printed
 LINES = (("train.intra_min", "min intra", False), ("train.inter_max", "max inter", False), ("train.nll", "loss", True))
 
 
+COLUMNS = 3
+
+
 def figure_during(observations: Observations, published: Sequence[Printed]) -> Any:
     """A panel for each combination of labels: cosines on the left axis, the training loss in logarithms on the right.
 
-    The first seed of each is shown.
+    The first seed of each is shown; all panels have the same axes.
     """
     from plotly.graph_objects import Scatter
     from plotly.subplots import make_subplots
 
     runs = {tuple(row.labels.values()): row for row in reversed(observations.final())}
     names = list(reversed(runs))
-    chart = make_subplots(cols=len(names), subplot_titles=[", ".join(name) for name in names],
-                          specs=[[{"secondary_y": True}] * len(names)])  # fmt: skip
-    for column, name in enumerate(names, start=1):
+    columns = min(COLUMNS, len(names))
+    rows = -(-len(names) // columns)
+    chart = make_subplots(
+        rows,
+        columns,
+        subplot_titles=[", ".join(name) for name in names],
+        specs=[[{"secondary_y": True}] * columns] * rows,
+        shared_xaxes=True,
+        horizontal_spacing=0.06,
+        vertical_spacing=0.12,
+    )
+    losses: list[float] = []
+    for place, name in enumerate(names):
         for (measure, title, right), colour in zip(LINES, ("#2a7", "#b62", "#86c"), strict=True):
             curve = observations.curve(measure, runs[name].seed, **runs[name].labels)
+            losses += curve.values() if right else []
             trace = Scatter(
                 x=list(curve),
                 y=list(curve.values()),
                 name=title,
                 line={"color": colour, "dash": "dash" if right else "solid"},
-                showlegend=column == 1,
+                showlegend=place == 0,
             )
-            chart.add_trace(trace, row=1, col=column, secondary_y=right)
-    chart.update_yaxes(type="log", secondary_y=True)
-    chart.update_xaxes(title="epoch")
+            chart.add_trace(trace, row=place // columns + 1, col=place % columns + 1, secondary_y=right)
+    powers = [math.log10(loss) for loss in losses if loss > 0] or [0.0]
+    chart.update_yaxes(range=[-0.45, 1.05], secondary_y=False)
+    chart.update_yaxes(type="log", range=[min(powers), max(powers)], dtick=1, showgrid=False, secondary_y=True)
+    for column in range(1, columns + 1):
+        chart.update_yaxes(showticklabels=column == 1, col=column, secondary_y=False)
+        chart.update_yaxes(showticklabels=column == columns, col=column, secondary_y=True)
+    chart.update_xaxes(title="epoch", row=rows)
+    chart.update_annotations(font_size=12)
     chart.update_layout(title=f"{observations.artifact}: collapse and training loss", template="plotly_white")
     return chart
