@@ -69,7 +69,7 @@ def _line_chart(artifact: Artifact, observations: Observations, wanted: Mapping[
                 )
             )
     log = str(wanted.get("log", ""))
-    chart.update_xaxes(title=x, type="log" if "x" in log else "linear")
+    chart.update_xaxes(title=x, type="log" if "x" in log else "linear", exponentformat="power")
     chart.update_yaxes(title=titles[0] if len(titles) == 1 else "", type="log" if "y" in log else "linear")
     title = textwrap.wrap(f"{artifact.name}: {artifact.shows}", TITLE_WIDTH)
     chart.update_layout(title="<br>".join(title), template="plotly_white")
