@@ -124,7 +124,7 @@ def _gathered(
 def _channel_by_channel(backbone: nn.Module) -> Callable[[Tensor], Tensor]:
     """The backbone with its weights in the layout in which a GPU convolves in float32 fastest: not that of training."""
     weights = {name: parameter.detach().contiguous() for name, parameter in backbone.named_parameters()}
-    return lambda inputs: torch.func.functional_call(backbone, weights, (inputs.contiguous(),))  # type: ignore[no-any-return]
+    return lambda inputs: torch.func.functional_call(backbone, weights, (inputs.contiguous(),))
 
 
 def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs, *, on_test: bool) -> dict[str, float]:
