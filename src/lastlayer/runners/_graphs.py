@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lastlayer.training.steps import Training, extract, judge, objective
+from lastlayer.training.steps import Training, extract, objective
 
 WARM_UP_STEPS = 3
 MOST_SHAPES = 256  # losses and models one process may compile
@@ -71,8 +71,7 @@ def _compiled_objective(backend: str | Callable[..., Any] = "inductor") -> Calla
     In two parts: the backbone, which takes long to compile, is compiled once for all losses and their settings.
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_SHAPES)
-    compiled = functools.partial(torch.compile, dynamic=False, backend=backend)
-    return functools.partial(objective, extract=compiled(extract), judge=compiled(judge))
+    return functools.partial(objective, extract=torch.compile(extract, dynamic=False, backend=backend))
 
 
 def _run_once(training: Training) -> Step:
