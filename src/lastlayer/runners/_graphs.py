@@ -14,7 +14,7 @@ import torch
 from lastlayer.training.steps import Training, extract, objective
 
 WARM_UP_STEPS = 3
-MOST_SHAPES = 256  # losses and models one process may compile
+MOST_SHAPES = 256  # models one process may compile
 
 Step = Callable[[], None]
 
@@ -68,7 +68,8 @@ def _one_choice_of_kernels() -> Iterator[None]:
 def _compiled_objective(backend: str | Callable[..., Any] = "inductor") -> Callable[..., Any]:
     """One for all, so that every training of the same shape takes the same kernels.
 
-    In two parts: the backbone, which takes long to compile, is compiled once for all losses and their settings.
+    The backbone alone is compiled, once for all losses and their settings: compiling head and loss gains nothing in a
+    pack, where other trials fill the gaps between small kernels, and keeps all of them waiting for seconds.
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_SHAPES)
     return functools.partial(objective, extract=torch.compile(extract, dynamic=False, backend=backend))

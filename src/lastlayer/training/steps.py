@@ -82,9 +82,8 @@ def objective(
     inputs: Tensor,
     target: Target,
     extract: Callable[..., Tensor] = extract,
-    judge: Callable[..., tuple[Tensor, Tensor]] = judge,
 ) -> tuple[Tensor, Tensor]:
-    """The loss and the plain logits of normalised inputs; a runner may have faster forms of its two parts."""
+    """The loss and the plain logits of normalised inputs; a runner may have a faster way to the features."""
     taught = None
     if teacher is not None:
         with torch.no_grad():
