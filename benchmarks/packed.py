@@ -23,7 +23,7 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from common import describe_machine
@@ -44,6 +43,7 @@ from lastlayer.training.parts import load_data
 from lastlayer.training.steps import Training
 
 BATCH = 128
+Row = dict[str, object]
 
 
 def images(folder: Path, count: int) -> Path:
@@ -144,9 +144,8 @@ def packed(trial: Trial, size: int, steps: int) -> float:
         return seconds / (size * trial.schedule.epochs - done)
 
 
-def compare(options: argparse.Namespace, console: Console) -> list[dict[str, object]]:
-    """A row for every way to train every model."""
-    rows: list[dict[str, object]] = []
+def compare(options: argparse.Namespace, console: Console) -> Iterator[Row]:
+    """A row for every way to train every model, as soon as it is measured."""
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial(
             data=DataChoice(str(images(Path(folder), options.samples))),
@@ -159,24 +158,24 @@ def compare(options: argparse.Namespace, console: Console) -> list[dict[str, obj
         dataset = load_data(trial.data)
         for name in options.models.split(","):
             model = dataclasses.replace(trial, model=ModelChoice(name)).resolved()
-            times = {}
-            for size in (int(n) for n in options.packs.split(",")):
-                times[f"lastlayer, pack of {size}"] = packed(model, size, options.samples // BATCH)
-                console.print(name, size, round(times[f"lastlayer, pack of {size}"], 3))
             usual, slow = (plain_loop(model, dataset, options.loop_steps, on_device=where) for where in (True, False))
-            times |= {"plain loop, data on the GPU": usual, "plain loop, DataLoader": slow}
-            for what, seconds in times.items():
-                row = {"model": name, "what": what, "seconds_per_model_epoch": round(seconds, 3)}
-                row |= {
+
+            def row(what: str, seconds: float, name: str = name, usual: float = usual, slow: float = slow) -> Row:
+                return {
+                    "model": name,
+                    "what": what,
+                    "seconds_per_model_epoch": round(seconds, 3),
                     "times_dataloader_loop": round(slow / seconds, 1),
                     "times_gpu_data_loop": round(usual / seconds, 1),
                 }
-                rows.append(row)
-                console.print(*row.values())
-    return rows
+
+            yield row("plain loop, data on the GPU", usual)
+            yield row("plain loop, DataLoader", slow)
+            for size in (int(n) for n in options.packs.split(",")):
+                yield row(f"lastlayer, pack of {size}", packed(model, size, options.samples // BATCH))
 
 
-def agreement(options: argparse.Namespace, console: Console) -> list[dict[str, object]]:
+def agreement(options: argparse.Namespace, console: Console) -> Iterator[Row]:
     """A row for every way to train, with mean and standard deviation over five seeds of what was measured."""
     trial = Trial(
         data=DataChoice(options.data),
@@ -201,14 +200,12 @@ def agreement(options: argparse.Namespace, console: Console) -> list[dict[str, o
         console.print(f"seed 0 in the pack and alone: largest difference of a weight {apart:g}")
     with ProcessPoolExecutor(len(seeds), multiprocessing.get_context("spawn")) as processes:
         results["plain, float32"] = list(processes.map(plainly, seeds, [options.data_root] * len(seeds)))
-    rows: list[dict[str, object]] = []
     for what, found in results.items():
         for part, measure in (("test", "accuracy"), ("train", "accuracy"), ("train", "nc1"), ("train", "intra_mean")):
             values = [result["measures"][part][measure] for result in found]
-            row: dict[str, object] = {"what": what, "measure": f"{part} {measure}"}
+            row: Row = {"what": what, "measure": f"{part} {measure}"}
             row |= {"mean": round(statistics.mean(values), 5), "deviation": round(statistics.stdev(values), 5)}
-            rows.append(row | {f"seed_{i}": round(value, 5) for i, value in enumerate(values)})
-    return rows
+            yield row | {f"seed_{i}": round(value, 5) for i, value in enumerate(values)}
 
 
 def plainly(trial: Trial, data_root: Path | None) -> dict[str, Any]:
@@ -216,17 +213,18 @@ def plainly(trial: Trial, data_root: Path | None) -> dict[str, Any]:
     return finish_fit(fit(trial, device="cuda", data_root=data_root))
 
 
-def show(rows: Sequence[dict[str, object]], console: Console, file: Path | None) -> None:
-    """Print rows as a table, and write them to a file if one is given."""
-    table = Table(*rows[0])
+def show(rows: Iterator[Row], console: Console, path: Path | None) -> None:
+    """Print rows as they come, and write them to a file if one is given: a run that is cut has lost none."""
+    console.print(describe_machine())
+    kept = []
     for row in rows:
-        table.add_row(*map(str, row.values()))
-    console.print(describe_machine(), table)
-    if file is not None:
-        with file.open("w", newline="") as out:
-            writer = csv.DictWriter(out, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
+        kept.append(row)
+        console.print(*row.values(), sep="  ")
+        if path is not None:
+            with path.open("w", newline="") as file:
+                writer = csv.DictWriter(file, kept[0])
+                writer.writeheader()
+                writer.writerows(kept)
 
 
 def main() -> None:
