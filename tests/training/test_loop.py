@@ -153,6 +153,23 @@ def test_every_evaluation_goes_over_each_split_once(tmp_path: Path, monkeypatch:
     assert torch.allclose(pictured["features"], features, atol=1e-5)
 
 
+def test_pictures_do_not_grow_with_the_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lastlayer.training.loop.MOST_SNAPSHOTS", 4)
+    trial = dataclasses.replace(
+        SMALL, data=DataChoice("digits", train=64), schedule=Schedule(epochs=10), evaluations=10
+    )
+    steps = fit(trial, tmp_path / "cut")
+    while next(steps).epoch < 5:
+        pass
+    steps.close()
+    for name in ("whole", "cut"):
+        assert len(finish_fit(fit(trial, tmp_path / name))["history"]) == 11
+    whole, cut = (RunFolder(tmp_path / name).tensors("snapshots") for name in ("whole", "cut"))
+    assert whole["epochs"].tolist() == [0, 3, 7, 10]
+    assert len(whole["points"]) == len(whole["range"]) == 4
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+
+
 def test_a_diverging_trial_says_where_and_keeps_its_checkpoint(tmp_path: Path) -> None:
     trial = dataclasses.replace(SMALL, loss=LossChoice("mse"), optimiser=Optimiser(lr=1e3, weight_decay=0.0))
     with pytest.raises(DivergedError, match="not finite at step"):

@@ -23,6 +23,8 @@ from lastlayer.training.saving import Saver
 from lastlayer.training.steps import DivergedError, Progress, Training
 from lastlayer.training.trial import Trial
 
+MOST_SNAPSHOTS = 60
+
 
 def fit(
     trial: Trial,
@@ -117,6 +119,16 @@ def evaluation_epochs(epochs: int, evaluations: int) -> set[int]:
     return {round(i * epochs / min(evaluations, epochs)) for i in range(min(evaluations, epochs) + 1)}
 
 
+def snapshot_epochs(evaluations: set[int]) -> set[int]:
+    """Which evaluations leave a picture: all, or as many as a film needs, from the first to the last.
+
+    Every checkpoint holds all of them, so their number must not grow with that of the evaluations.
+    """
+    ordered = sorted(evaluations)
+    count = min(len(ordered), MOST_SNAPSHOTS)
+    return {ordered[round(i * (len(ordered) - 1) / max(count - 1, 1))] for i in range(count)}
+
+
 def _fit(
     training: Training,
     folder: RunFolder | None,
@@ -146,6 +158,7 @@ def _fit(
     if prepare is not None:
         prepare(training)
     wanted = evaluation_epochs(trial.schedule.epochs, trial.evaluations)
+    pictured = snapshot_epochs(wanted)
     began = time.perf_counter() - seconds
     while True:
         line: dict[str, Any] = {"epoch": training.epoch, **training.last}
@@ -154,7 +167,8 @@ def _fit(
         if training.epoch in wanted and training.epoch not in {entry["epoch"] for entry in history}:
             line["train"], line["test"], picture = yield from _measure(training, chosen)
             history.append({**line, "epoch": training.epoch})
-            taken = [*map(measuring.compact, taken), picture]
+            if training.epoch in pictured:
+                taken = [*map(measuring.compact, taken), picture]
         line["seconds"] = time.perf_counter() - began
         log(line)
         if folder is not None and (state is None or training.epoch > state["epoch"]):
@@ -174,7 +188,8 @@ def _fit(
             break
         yield from training.train_epoch()
     saver.wait()
-    return (yield from _finish(training, folder, history, taken, time.perf_counter() - began))
+    pictures = measuring.finished_snapshots(sorted(pictured), taken)
+    return (yield from _finish(training, folder, history, pictures, time.perf_counter() - began))
 
 
 def _measure(
@@ -198,7 +213,7 @@ def _finish(
     training: Training,
     folder: RunFolder | None,
     history: list[dict[str, Any]],
-    taken: list[dict[str, Tensor]],
+    pictures: dict[str, Tensor],
     seconds: float,
 ) -> Generator[Progress, None, dict[str, Any]]:
     trial, dataset = training.trial, training.dataset
@@ -221,7 +236,6 @@ def _finish(
         },
         "machine": describe_machine(training.device),
     }
-    snapshots = measuring.finished_snapshots([entry["epoch"] for entry in history], taken)
     weights = training.network.state_dict()
     if dataset.validation is not None:
         made = yield from training.outputs(dataset.validation)
@@ -238,7 +252,7 @@ def _finish(
             "test": measuring.measure(best, training.loss, dataset, made, on_test=True),
         }
     if folder is not None:
-        folder.finish(result, weights, snapshots)
+        folder.finish(result, weights, pictures)
         return folder.result()
     return result
 
