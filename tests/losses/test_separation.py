@@ -72,7 +72,7 @@ class TestNotAligned:
 
     def test_the_modules_know(self):
         aligned = {name for name in losses.available() if losses.entry(name).module.aligned}
-        assert aligned == {"bce", "self-norm", "nce", "batch-ce", "batch-max-margin", "mse"}
+        assert aligned == {"bce", "self-norm", "nce", "batch-ce", "batch-max-margin", "mse", "ln"}
 
 
 class TestBinaryCrossEntropy:

@@ -186,3 +186,8 @@ def test_errors_name_the_way_out() -> None:
         alignment.threshold(losses.SelfNormLoss(alpha=0.0))
     with pytest.raises(ValueError, match="gamma < 1"):
         alignment.counterexample(losses.SoftLogitNormLoss(gamma=1.0))
+
+
+def test_the_losses_say_the_same_of_themselves() -> None:
+    said = {name: losses.entry(name).module.aligned for name in (*alignment.ALIGNED, *alignment.NOT_ALIGNED)}
+    assert {name for name, aligned in said.items() if aligned} == set(alignment.ALIGNED)

@@ -334,3 +334,19 @@ def test_wrong_arguments() -> None:
             UnconstrainedFeatures(**arguments)
     with pytest.raises(ValueError, match="weight must be"):
         UnconstrainedFeatures(3, 2, 3, "ce", 0.1, 0.1).certify(torch.zeros(2, 3), torch.zeros(6, 3))
+
+
+def test_a_loss_of_the_user_own_making_is_solved_too() -> None:
+    """A subclass of `losses.Loss` that no registry knows, here cross-entropy under another name."""
+
+    def doubled(logits: torch.Tensor, target: torch.Tensor, *, factor: float = 1.0) -> torch.Tensor:
+        return factor * torch.nn.functional.cross_entropy(logits, target)
+
+    class Doubled(losses.Loss):
+        function = staticmethod(doubled)
+
+    found = UnconstrainedFeatures(3, 2, 3, Doubled(), 5e-3, 5e-3).solve(starts=2)
+    assert found.loss == pytest.approx(minima.unconstrained("ce", 3, 2, 5e-3, 5e-3).loss, abs=1e-10)
+    assert found.certificate.kind == "local minimum"  # no closed form is known for it
+    with pytest.raises(ValueError, match="doubled"):
+        minima.unconstrained(Doubled(), 3, 2, 5e-3, 5e-3)

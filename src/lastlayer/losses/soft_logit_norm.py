@@ -192,6 +192,7 @@ class LogitNormLoss(Loss):
     """`logit_norm` as a Module; `ln` by name. Probabilities are the softmax of the normalised logits."""
 
     function = staticmethod(logit_norm)
+    aligned = True
     learning_rate = 0.01
     weight_decay = 5e-3
     tau: float | None

@@ -25,7 +25,13 @@ class Description:
 
 def name_of(loss: nn.Module) -> str | None:
     """The create name of a loss Module of the library, whatever its hyperparameters; None for another Module."""
-    return _NAMES[type(loss).function.__name__] if isinstance(loss, losses.Loss) else None
+    return _name(loss) if isinstance(loss, losses.Loss) else None
+
+
+def _name(loss: losses.Loss) -> str:
+    """A loss of the user's own making has the name of its function, of which no formula knows."""
+    function = type(loss).function.__name__
+    return _NAMES.get(function, function)
 
 
 def describe(loss: str | nn.Module | Description) -> Description:
@@ -45,4 +51,4 @@ def describe(loss: str | nn.Module | Description) -> Description:
     for key in ("weight", "class_weight"):
         if options.get(key) is not None:
             raise ValueError("the closed forms hold without class weights; make the loss with weight=None")
-    return Description(_NAMES[type(loss).function.__name__], options)
+    return Description(_name(loss), options)
