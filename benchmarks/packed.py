@@ -144,17 +144,22 @@ def packed(trial: Trial, size: int, steps: int) -> float:
         return seconds / (size * trial.schedule.epochs - done)
 
 
+def cifar_like(folder: Path, samples: int, epochs: int = 6, precision: str = "bfloat16") -> Trial:
+    """A training on random images of the shape of CIFAR-10, kept in a folder."""
+    return Trial(
+        data=DataChoice(str(images(folder, samples))),
+        schedule=Schedule(epochs=epochs),
+        augmentation=Augmentation(crop=4, flip=True),
+        batch_size=BATCH,
+        precision=precision,
+        evaluations=1,
+    )
+
+
 def compare(options: argparse.Namespace, console: Console) -> Iterator[Row]:
     """A row for every way to train every model, as soon as it is measured."""
     with tempfile.TemporaryDirectory() as folder:
-        trial = Trial(
-            data=DataChoice(str(images(Path(folder), options.samples))),
-            schedule=Schedule(epochs=options.epochs),
-            augmentation=Augmentation(crop=4, flip=True),
-            batch_size=BATCH,
-            precision=options.precision,
-            evaluations=1,
-        )
+        trial = cifar_like(Path(folder), options.samples, options.epochs, options.precision)
         dataset = load_data(trial.data)
         for name in options.models.split(","):
             model = dataclasses.replace(trial, model=ModelChoice(name)).resolved()
