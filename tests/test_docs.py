@@ -18,6 +18,7 @@ from lastlayer import data, heads, losses, papers, theory
 from lastlayer.cli import app
 from lastlayer.cli.reproduce import _only, _seeds
 from lastlayer.linear_loss import Plan, linear_loss
+from lastlayer.linear_loss.plan import AGAINST_OTHERS, BY_CLASSES, SHARDED
 from lastlayer.losses import _module
 from lastlayer.measures import MEASURES
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Schedule, Trial
@@ -99,6 +100,16 @@ def test_the_loss_that_the_page_adds_works(monkeypatch):
     by_rows = linear_loss(z, torch.eye(5, dtype=torch.float64), y, loss, plan=Plan("rows", "", rows=4))
     assert by_rows.item() == pytest.approx(loss(z, y).item())
     assert Trial(loss=LossChoice("poly1", {"epsilon": 2.0})).resolved().optimiser.lr == 0.1
+
+
+def test_the_lists_of_linear_loss_are_those_it_goes_by():
+    page = PAGES["linear_loss.md"]
+    takes = {names(row["path"])[0]: row["takes"] for row in rows(page, "path")}
+    everything, labels_alone = takes["classes"].split("without class probabilities")
+    assert set(names(everything)) == BY_CLASSES - {"mse"}
+    assert set(names(labels_alone)) == AGAINST_OTHERS | {"mse"}
+    sharded = re.search(r"^For (`.*?), by tiles", page, re.M | re.S)
+    assert set(names(sharded[1])) == SHARDED
 
 
 ARROWS = {"↑": "higher", "↓": "lower", "–": None}  # noqa: RUF001

@@ -33,7 +33,7 @@ class Plan:
         root: folder of the run folders, each named by its trial's identity.
         device: "cpu", "cuda", "cuda:1", ..., or "auto" for the GPU if there is one.
         workers: processes on the CPU; None takes one a core. Each has its share of the threads.
-        pack: trials at a time on a GPU; None takes what fits, up to sixteen.
+        pack: trials at a time on a GPU; None takes what fits, up to eight.
         devices: devices each trial spans; more than one needs Lightning Fabric.
         data_root: where data sets lie.
         retry_failed: run failed trials again; otherwise they stay failed.
