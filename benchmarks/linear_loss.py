@@ -24,12 +24,9 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
-
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would print two lines a measurement
 
 import torch
 import torch.nn.functional as F
@@ -37,18 +34,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from common import (
-    Step,
-    cuda_seconds,
-    describe_machine,
-    options_of_losses,
-    peak_memory,
-    time_in_turn,
-    training_step,
-    write_json,
-)
+from common import describe_machine, options_of_losses, write_json
 from lastlayer import losses
-from lastlayer.linear_loss import Plan, linear_loss, plan
+from lastlayer._timing import measure_both, seconds_of_both, training_step
+from lastlayer.cli._bench_steps import Inputs, on_layer, on_whole_layer
+from lastlayer.linear_loss import Plan, plan
 from lastlayer.linear_loss.plan import AGAINST_OTHERS, BY_CLASSES
 
 Shape = tuple[int, int, int]  # N, d, K
@@ -127,46 +117,29 @@ def write_csv(path: str, rows: list[Row]) -> None:
 
 
 def measure(names: list[str], shape: Shape, options: argparse.Namespace) -> Iterator[Row]:
-    n, d, k = shape
-    device, dtype = options.device, getattr(torch, options.dtype)
-    generator = torch.Generator(device).manual_seed(0)
-    features = torch.randn(n, d, generator=generator, device=device).to(dtype)
-    weight = (torch.randn(k, d, generator=generator, device=device) / d**0.5).to(dtype)
-    target = torch.randint(k, (n,), generator=generator, device=device)
-    floor = seconds_of_products(features, weight, device, options.seconds)
+    device = options.device
+    inputs = Inputs(*shape, device, getattr(torch, options.dtype))
+    leaves = [inputs.features, inputs.weight]
+    floor = seconds_of_products(inputs.features.detach(), inputs.weight.detach(), device, options.seconds)
     for name in names:
-        more = {"counts": torch.arange(1, k + 1, device=device)} if name == "logit-adjusted" else {}
-        module = losses.create(name, k, **more).to(device)
         chosen = plan_to_measure(options.path, shape, name, options.quick, device)
         if chosen is None:
             continue
-        leaves = [features.clone().requires_grad_(), weight.clone().requires_grad_()]
-
-        def with_plan(h: Tensor, w: Tensor, plan: Plan, module: losses.Loss = module, name: str = name) -> Tensor:
-            cosines = name == "arc-margin"
-            with torch.autocast(device, dtype, enabled=cosines and dtype is torch.bfloat16):
-                return linear_loss(h, w, target, module, normalized=cosines, plan=plan)
-
-        step = training_step(lambda h, w, call=with_plan, plan=chosen: call(h, w, plan), leaves)
-        bytes_ = attempt(lambda step=step: peak_memory(step, device))
+        layer = on_layer(name, inputs)
+        step = training_step(lambda h, w, call=layer, plan=chosen: call(h, w, plan), leaves)
         peers: dict[str, Callable[..., Tensor] | str] = {
-            "eager": lambda h, w, call=with_plan: call(h, w, Plan("dense", "peer"))
+            "eager": lambda h, w, call=layer: call(h, w, Plan("dense", "peer"))
         }
         if name in options.compiled:
             torch.compiler.reset()
-            peers["compiled"] = torch.compile(whole(module, target), dynamic=False)
+            peers["compiled"] = torch.compile(on_whole_layer(name, inputs), dynamic=False)
         if name == "ce":
-            peers |= other_libraries(target, device)
+            peers |= other_libraries(inputs.target, device)
         for peer, function in peers.items():
             if isinstance(function, str):
                 print(f"{peer}: {function}")
                 continue
-            peer_step = training_step(function, leaves)
-            peer_bytes = attempt(lambda peer_step=peer_step: peak_memory(peer_step, device))
-            # A peer that does not fit is no reason to know nothing of ours.
-            other = peer_step if peer_bytes == peer_bytes else (lambda: None)
-            mine, theirs = seconds_of_both(step, other, device, options.seconds)
-            theirs = theirs if peer_bytes == peer_bytes else float("nan")
+            found = measure_both(step, training_step(function, leaves), device, options.seconds)
             yield Row(
                 name,
                 device,
@@ -174,27 +147,14 @@ def measure(names: list[str], shape: Shape, options: argparse.Namespace) -> Iter
                 *shape,
                 chosen.path,
                 peer,
-                1e3 * mine,
-                1e3 * theirs,
-                mine / theirs,
-                mine / floor,
-                bytes_ / 2**20,
-                peer_bytes / 2**20,
-                bytes_ / peer_bytes,
+                1e3 * found.seconds,
+                1e3 * found.peer_seconds,
+                found.seconds / found.peer_seconds,
+                found.seconds / floor,
+                found.bytes / 2**20,
+                found.peer_bytes / 2**20,
+                found.bytes / found.peer_bytes,
             )
-
-
-def whole(module: losses.Loss, target: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss on all logits, with nothing around it that a compiler would stumble over."""
-
-    def call(h: Tensor, w: Tensor) -> Tensor:
-        if isinstance(module, losses.LargeMarginLoss):
-            return module(h, w, target)
-        if isinstance(module, losses.ArcMarginLoss):
-            h, w = F.normalize(h.float()).to(h.dtype), F.normalize(w.float()).to(w.dtype)
-        return module(F.linear(h, w), target)
-
-    return call
 
 
 def other_libraries(target: Tensor, device: str) -> dict[str, Callable[..., Tensor] | str]:
@@ -238,15 +198,6 @@ def plan_to_measure(path: str | None, shape: Shape, name: str, quick: bool, devi
     return Plan("rows", "asked for", rows=max(1, min(2**26 // k, n // 4)))
 
 
-def attempt(measurement: Callable[[], int]) -> float:
-    """A measurement, or NaN where the memory does not suffice."""
-    try:
-        return measurement()
-    except (torch.OutOfMemoryError, MemoryError):
-        torch.cuda.empty_cache()
-        return float("nan")
-
-
 def seconds_of_products(features: Tensor, weight: Tensor, device: str, budget: float) -> float:
     """What the three products alone take: logits, and from their gradient that of features and of weight.
 
@@ -262,15 +213,6 @@ def seconds_of_products(features: Tensor, weight: Tensor, device: str, budget: f
         torch.mm(logits.T, block)
 
     return seconds_of_both(step, lambda: None, device, budget)[0] * features.shape[0] / rows
-
-
-def seconds_of_both(step: Step, peer: Step, device: str, budget: float) -> tuple[float, float]:
-    """Median seconds of each; on a GPU as many steps in a turn as take about 20 ms, for the host to run ahead."""
-    steps = (1, 1)
-    if device == "cuda":
-        mine, theirs = (max(3, min(20, int(0.02 / max(cuda_seconds(s, 1), 1e-6)))) for s in (step, peer))
-        steps = (mine, theirs)
-    return time_in_turn(step, peer, device, budget, turns=(3, 200), steps=steps)
 
 
 def as_table(rows: list[Row], title: str) -> Table:

@@ -13,21 +13,17 @@ The peer of large-margin, which makes the logits itself, is cross-entropy of the
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would print two lines a measurement
 
 import torch
-import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
 
-from common import describe_machine, options_of_losses, peak_memory, time_in_turn, training_step, write_json
+from common import describe_machine, options_of_losses, write_json
 from lastlayer import losses
+from lastlayer._timing import peak_memory, time_in_turn, training_step
+from lastlayer.cli._bench_steps import Inputs, on_logits
 
 SHAPES = {
     "cpu": [(4096, 10), (1024, 1000), (256, 32768)],
@@ -82,12 +78,12 @@ def main() -> None:
 
 def measure_all(names: list[str], device: str, mode: str, options: argparse.Namespace) -> Iterator[Row]:
     for n, k in (QUICK_SHAPES if options.quick else SHAPES)[device]:
-        inputs = make_inputs(n, k, device, getattr(torch, options.dtype), options.target)
+        inputs = Inputs(n, DIM, k, device, getattr(torch, options.dtype), options.target)
         for name in names:
             if name == "batch-max-margin" and options.target == "probabilities":
                 continue  # it has no such target
             torch.compiler.reset()
-            leaves, loss, peer = make_pair(name, inputs)
+            leaves, loss, peer = on_logits(name, inputs)
             if mode == "compiled":
                 loss, peer = (torch.compile(f, fullgraph=True, dynamic=False) for f in (loss, peer))
             step, peer_step = training_step(loss, leaves), training_step(peer, leaves)
@@ -96,7 +92,7 @@ def measure_all(names: list[str], device: str, mode: str, options: argparse.Name
                 peer_step()
             budget = 0.2 if options.quick else 1.0
             seconds, peer_seconds = time_in_turn(step, peer_step, device, budget, turns=(10, 500))
-            buffer = n * k * inputs["logits"].element_size()
+            buffer = n * k * inputs.dtype.itemsize
             bytes_, peer_bytes = peak_memory(step, device), peak_memory(peer_step, device)
             yield Row(
                 name,
@@ -112,52 +108,6 @@ def measure_all(names: list[str], device: str, mode: str, options: argparse.Name
                 bytes_ / peer_bytes,
                 (bytes_ - peer_bytes) / buffer,
             )
-
-
-def make_inputs(n: int, k: int, device: str, dtype: torch.dtype, target: str) -> dict[str, Any]:
-    generator = torch.Generator(device).manual_seed(0)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype)
-
-    first, second = (torch.randint(k, (n,), generator=generator, device=device) for _ in range(2))
-    targets = {
-        "index": lambda: first,
-        "pair": lambda: (first, second, 0.7),
-        "probabilities": lambda: normal(n, k).float().softmax(1).to(dtype),
-    }
-    return {
-        "logits": normal(n, k),
-        "teacher": normal(n, k),
-        "cosines": (normal(n, k) / 8).clamp(-1, 1),  # as of random directions in 64 dimensions
-        "features": normal(n, DIM),
-        "weight": normal(k, DIM) / DIM**0.5,
-        "target": targets[target](),
-    }
-
-
-def make_pair(name: str, inputs: dict[str, Any]) -> tuple[list[Tensor], Callable[..., Tensor], Callable[..., Tensor]]:
-    """The leaves to differentiate, and loss and peer as functions of them."""
-    logits, target, k = inputs["logits"], inputs["target"], inputs["logits"].shape[1]
-    more = {"counts": torch.arange(1, k + 1, device=logits.device)} if name == "logit-adjusted" else {}
-    module = losses.create(name, k, **more)
-
-    def peer(z: Tensor) -> Tensor:
-        if isinstance(target, tuple):
-            first, second, lam = target
-            return lam * F.cross_entropy(z, first) + (1 - lam) * F.cross_entropy(z, second)
-        return F.cross_entropy(z, target)
-
-    if name == "large-margin":
-        leaves = [inputs["features"].requires_grad_(), inputs["weight"].requires_grad_()]
-        return leaves, lambda h, w: module(h, w, target), lambda h, w: peer(F.linear(h, w))
-    leaves = [(inputs["cosines"] if name == "arc-margin" else logits).requires_grad_()]
-    if name == "kd":
-        return leaves, lambda z: module(z, inputs["teacher"], target), peer
-    if name == "fn-kd":
-        features = inputs["features"].detach()
-        return leaves, lambda z: module(z, features, inputs["teacher"], features, target), peer
-    return leaves, lambda z: module(z, target), peer
 
 
 def as_table(rows: list[Row], title: str) -> Table:

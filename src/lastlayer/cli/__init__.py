@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from lastlayer.cli._stop import stop
+from lastlayer.cli.bench import bench
 from lastlayer.cli.compare import compare, train
 from lastlayer.cli.data import data
 from lastlayer.cli.doctor import doctor
@@ -60,7 +61,7 @@ def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-for _command in (compare, train, linear_probe, measure, reproduce, report, status, export, doctor):
+for _command in (compare, train, linear_probe, measure, reproduce, report, status, export, bench, doctor):
     app.command()(_in_one_line(_command))
 app.add_typer(data, name="data")
 app.add_typer(theory, name="theory")

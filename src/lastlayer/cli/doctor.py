@@ -60,7 +60,7 @@ def examine(data_root: Path | None, runs: Path) -> dict[str, Any]:
     report: dict[str, Any] = {
         "versions": {name: machine[name] for name in ("lastlayer", "git", "python", "torch", "numpy")},
         "devices": _devices(machine["device"]),
-        "threads": _threads(),
+        "threads": threads_here(),
         "data": {"root": str(root), "sets": {name: files_there(name, root) for name in available()}},
         "extras": extras(),
         "folders": {"runs": folder_state(runs), "data root": folder_state(root)},
@@ -82,7 +82,7 @@ def _devices(processor: str) -> list[str]:
     return found
 
 
-def _threads() -> dict[str, Any]:
+def threads_here() -> dict[str, Any]:
     import torch
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -157,10 +157,9 @@ def self_test() -> list[dict[str, Any]]:
     return outcomes
 
 
-def advice(report: dict[str, Any]) -> list[str]:
-    """One sentence for each thing that is off."""
+def advice_on_threads(threads: dict[str, Any]) -> list[str]:
+    """What makes work on the CPU slower than it could be."""
     said = []
-    threads = report["threads"]
     if threads["torch"] > threads["usable_cores"]:
         said.append(
             f"torch uses {threads['torch']} threads on {threads['usable_cores']} usable cores: "
@@ -173,6 +172,12 @@ def advice(report: dict[str, Any]) -> list[str]:
             f"other processes keep this machine busy (load {threads['load']:.1f} on {threads['cores']} cores): "
             "training will be slow and times mean little"
         )
+    return said
+
+
+def advice(report: dict[str, Any]) -> list[str]:
+    """One sentence for each thing that is off."""
+    said = advice_on_threads(report["threads"])
     for name, state in report["folders"].items():
         option = "--runs" if name == "runs" else "--data-root"
         if state["problem"]:

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from lastlayer._memory import free_memory
 from lastlayer.runs.files import DamagedFileError, read_json, write_json
 
 from ._images import any_colour, decode, decoders, refuse_other_size
@@ -46,22 +47,7 @@ def in_memory_limit() -> int:
 
     Each core may have a process of its own that holds the images, and for a moment a second time while it splits them.
     """
-    return _free_memory() // (4 * (os.cpu_count() or 1))
-
-
-def _free_memory() -> int:
-    """What the system says can still be taken, or less where a container may take less."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    with contextlib.suppress(OSError, ValueError):  # no such limit
-        group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text())
-        taken = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        free = min(free, max(0, limit - int(taken.get("anon", 0))))
-    return free
+    return free_memory() // (4 * (os.cpu_count() or 1))
 
 
 def decode_to_disk(paths: Sequence[Path], size: int | None, colour: bool | None = None) -> tuple[MappedImages, str]:

@@ -34,7 +34,7 @@ def run_trials(trials: Sequence[Trial], plan: Plan, dataset: Dataset | None = No
     Raises:
         ValueError: at once, for a device that this machine does not have.
     """
-    return _run_trials(trials, plan, dataset, _resolve(plan.device))
+    return _run_trials(trials, plan, dataset, resolve_device(plan.device))
 
 
 def _run_trials(trials: Sequence[Trial], plan: Plan, dataset: Dataset | None, device: str) -> Iterator[Event]:
@@ -63,7 +63,8 @@ def _run_trials(trials: Sequence[Trial], plan: Plan, dataset: Dataset | None, de
             yield from _run_one(index, trials[index], plan, device, dataset)
 
 
-def _resolve(device: str) -> str:
+def resolve_device(device: str) -> str:
+    """The device that is meant, "auto" the first GPU if there is one; ValueError where this machine has it not."""
     gpus = torch.cuda.device_count()
     if device == "auto":
         return "cuda" if gpus else "cpu"

@@ -30,6 +30,14 @@ def describe_machine(device: torch.device | str = "cpu") -> dict[str, Any]:
     }
 
 
+def machine_in_words() -> str:
+    """Versions, threads, GPU if there is one, processor: one line above a table of times."""
+    parts = [f"torch {torch.__version__}", f"python {platform.python_version()}", f"{torch.get_num_threads()} threads"]
+    if torch.cuda.is_available():
+        parts.append(torch.cuda.get_device_name())
+    return ", ".join([*parts, processor()])
+
+
 def processor() -> str:
     """The processor's name, where the system tells it."""
     try:

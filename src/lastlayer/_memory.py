@@ -1,0 +1,26 @@
+"""How much memory can still be taken. Tests: tests/test_memory.py."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import torch
+
+
+def free_memory(device: torch.device | str = "cpu") -> int:
+    """Bytes free on a GPU; else what the system says can still be taken, or less where a container may take less."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    with contextlib.suppress(OSError, ValueError):  # no such limit
+        group = Path("/sys/fs/cgroup")
+        limit = int((group / "memory.max").read_text())
+        taken = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        free = min(free, max(0, limit - int(taken.get("anon", 0))))
+    return free

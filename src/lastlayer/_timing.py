@@ -1,0 +1,154 @@
+"""The time and the memory that a step takes, for `lastlayer bench` and `benchmarks/`. Tests: tests/test_timing.py."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Step = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Stopwatch:
+    """What is counted on a CPU, and what is made of the turns.
+
+    `time.process_time` counts seconds of work, which other programs on the machine do not change; `time.perf_counter`
+    those that the user waits, threads side by side.
+    """
+
+    clock: Callable[[], float] = time.process_time
+    summary: Callable[[list[float]], float] = statistics.median
+
+
+WORK = Stopwatch()
+
+
+def training_step(loss: Callable[..., Tensor], leaves: list[Tensor]) -> Step:
+    """The loss of the leaves and its gradients."""
+
+    def step() -> None:
+        torch.autograd.grad(loss(*leaves), leaves)
+
+    return step
+
+
+@dataclass(frozen=True)
+class Both:
+    """What a step and its peer take; NaN of one that the memory does not suffice for, or that is not there."""
+
+    seconds: float
+    peer_seconds: float
+    bytes: float
+    peer_bytes: float
+
+
+def measure_both(step: Step, peer: Step | None, device: str, budget: float, *, watch: Stopwatch = WORK) -> Both:
+    """Time, as `seconds_of_both`, and peak memory of a step and its peer."""
+    held, peer_held = (math.nan if one is None else _peak_or_nan(one, device) for one in (step, peer))
+    # One that does not fit is no reason to know nothing of the other.
+    ours = _nothing if math.isnan(held) else step
+    theirs = _nothing if peer is None or math.isnan(peer_held) else peer
+    seconds, peer_seconds = seconds_of_both(ours, theirs, device, budget, watch=watch)
+    return Both(
+        math.nan if ours is _nothing else seconds, math.nan if theirs is _nothing else peer_seconds, held, peer_held
+    )
+
+
+def _nothing() -> None:
+    pass
+
+
+def _peak_or_nan(step: Step, device: str) -> float:
+    try:
+        return peak_memory(step, device)
+    except (torch.OutOfMemoryError, MemoryError):
+        torch.cuda.empty_cache()
+        return math.nan
+
+
+def seconds_of_both(
+    step: Step, peer: Step, device: str, budget: float, *, watch: Stopwatch = WORK
+) -> tuple[float, float]:
+    """Seconds of each; on a GPU as many steps in a turn as take about 20 ms, for the host to run ahead."""
+    steps = (1, 1)
+    if device == "cuda":
+        mine, theirs = (max(3, min(20, int(0.02 / max(cuda_seconds(s, 1), 1e-6)))) for s in (step, peer))
+        steps = (mine, theirs)
+    return time_in_turn(step, peer, device, budget, turns=(3, 200), steps=steps, watch=watch)
+
+
+def time_in_turn(
+    step: Step,
+    peer: Step,
+    device: str,
+    budget: float,
+    *,
+    turns: tuple[int, int],
+    steps: tuple[int, int] = (1, 1),
+    watch: Stopwatch = WORK,
+) -> tuple[float, float]:
+    """Seconds of a step of each, the median by default; in turn, so that a machine that slows down slows both.
+
+    Turns go on for the budget's seconds, and are at least and at most as many as `turns` says; `steps` is how many
+    steps of each are one turn.
+    """
+
+    def timed(step: Step, steps: int) -> float:
+        return cuda_seconds(step, steps) if device == "cuda" else cpu_seconds(step, steps, watch.clock)
+
+    mine: list[float] = []
+    theirs: list[float] = []
+    start = time.perf_counter()
+    while len(mine) < turns[0] or (time.perf_counter() - start < budget and len(mine) < turns[1]):
+        mine.append(timed(step, steps[0]))
+        theirs.append(timed(peer, steps[1]))
+    return watch.summary(mine), watch.summary(theirs)
+
+
+def cpu_seconds(step: Step, steps: int, clock: Callable[[], float] = time.process_time) -> float:
+    """Seconds a step on a CPU, over so many."""
+    start = clock()
+    for _ in range(steps):
+        step()
+    return (clock() - start) / steps
+
+
+def cuda_seconds(step: Step, steps: int) -> float:
+    """Seconds a step on a GPU, over so many, from event to event."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    start.record()
+    for _ in range(steps):
+        step()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) / 1e3 / steps
+
+
+def peak_memory(step: Step, device: str) -> int:
+    """Most bytes held at once during a step, beyond what was held before it; the step runs once before that."""
+    step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would print two lines a measurement
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step()
+    assert profile.profiler is not None
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak

@@ -1,0 +1,44 @@
+"""Free memory: what the system says, less in a container that may take less."""
+
+from pathlib import Path
+
+import pytest
+
+from lastlayer import _memory
+
+FILES = {
+    "/proc/meminfo": "MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable: 4000 kB\n",
+    "/sys/fs/cgroup/memory.max": "3000000\n",
+    "/sys/fs/cgroup/memory.stat": "anon 1000000\nfile 900000\n",
+}
+
+
+@pytest.fixture
+def files(monkeypatch):
+    """The files of the system, to change."""
+    there = dict(FILES)
+
+    def read(path: Path) -> str:
+        if str(path) not in there:
+            raise FileNotFoundError(path)
+        return there[str(path)]
+
+    monkeypatch.setattr(_memory.Path, "read_text", read)
+    return there
+
+
+def test_the_limit_of_a_container_less_what_it_took(files):
+    assert _memory.free_memory() == 2_000_000  # caches of files are given back when asked for
+
+
+def test_what_is_available_where_the_limit_is_higher_or_none(files):
+    files["/sys/fs/cgroup/memory.max"] = "9000000\n"
+    assert _memory.free_memory("cpu") == 4000 * 1024
+    files["/sys/fs/cgroup/memory.max"] = "max\n"
+    assert _memory.free_memory("cpu") == 4000 * 1024
+
+
+def test_half_of_the_memory_where_the_system_does_not_tell(files, monkeypatch):
+    del files["/proc/meminfo"]
+    monkeypatch.setattr(_memory.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.__getitem__)
+    assert _memory.free_memory() == 4096 * 500
