@@ -1,6 +1,6 @@
 """`lastlayer doctor`: what it reports, what it advises, and that a wrong number is noticed."""
 
-import importlib
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -37,6 +37,11 @@ def test_report_says_what_is_here(tmp_path):
     assert not found["folders"]["data root"]["exists"]
     assert all(test["ok"] for test in found["self_test"])
     assert not (tmp_path / "data").exists()  # looking makes nothing
+
+
+def test_every_extra_has_a_purpose():
+    extras = importlib.metadata.metadata("lastlayer").get_all("Provides-Extra")
+    assert set(module.PURPOSES) == set(extras)
 
 
 def test_extras_come_from_the_package(tmp_path, monkeypatch):

@@ -188,10 +188,26 @@ def test_config_and_weights_suffice_to_predict(digits_run, tmp_path):
 def test_formulas_say_what_the_losses_do(name, options, formula):
     loss = losses.create(name, 4, **options)
     z = torch.tensor([0.3, -0.2, 0.9, 0.1], dtype=torch.float64)
-    said = module.probability_formula(loss)
+    said = loss.probability_formula()
     assert torch.allclose(loss.probabilities(z), formula(z)), said
     expected = {"ln": "softmax(z / (0.5 ||z||^1))", "nce": "sigmoid(z - log(25 q)), q = 1 / K", "bce": "sigmoid(z)"}
     assert said == expected.get(name, said)
+
+
+def test_a_loss_of_ones_own_is_not_said_to_be_a_softmax():
+    class Squared(losses.Loss):
+        function = staticmethod(losses.cross_entropy)
+
+        def probabilities(self, logits):
+            return logits.square()
+
+    assert Squared().probability_formula() == "Squared.probabilities(z)"
+    assert losses.create("sln").probability_formula() == "softmax(z / (0.2 (K / 10)^-0.35 ||z||^0.7))"
+    assert (
+        losses.create("nce", samples=torch.zeros(7, dtype=torch.long))
+        .probability_formula()
+        .startswith("sigmoid(z - log(7 q))")
+    )
 
 
 def test_command_writes_beside_the_run(digits_run):

@@ -20,8 +20,8 @@ PURPOSES = {
     "tensorboard": "TensorBoard logs",
     "timm": "--model timm:NAME",
     "hf": "--model hf:NAME",
-    "fabric": "trials that span several devices",
-    "browser": "tests of the page in a real browser",
+    "devices": "trials that span several devices",
+    "pictures": "lastlayer reproduce --picture",
     "dev": "tests, lint and types",
 }
 ENOUGH_DISK = 2**30

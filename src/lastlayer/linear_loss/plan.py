@@ -134,7 +134,7 @@ def tile(N: int, K: int, device: torch.device | str = "cpu") -> int:
 
 
 def name_of(loss: Loss | str) -> str:
-    """The registry's name of a loss; of a Module, the name its class was last registered under."""
+    """The registry's name of a loss; of a Module, the first name its class is registered under."""
     from lastlayer.losses import available
 
     if isinstance(loss, str):

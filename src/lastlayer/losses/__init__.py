@@ -4,7 +4,7 @@ Drop-in for `torch.nn.functional.cross_entropy` and `torch.nn.CrossEntropyLoss`:
 ignored labels and reductions, under autocast, `torch.compile`, `torch.func` and DDP.
 """
 
-from lastlayer.losses._module import Entry, Loss, available, create, entry
+from lastlayer.losses._module import Entry, Loss, available, create, entry, register
 from lastlayer.losses._target import Target, check_labels
 from lastlayer.losses.arc_margin import ArcMarginLoss, arc_margin
 from lastlayer.losses.batch_cross_entropy import BatchCrossEntropyLoss, batch_cross_entropy
@@ -73,6 +73,7 @@ __all__ = [
     "max_margin",
     "mse",
     "nce",
+    "register",
     "self_norm",
     "soft_logit_norm",
     "soft_margin",

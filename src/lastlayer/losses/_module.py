@@ -94,6 +94,17 @@ class Loss(nn.Module):
         """What to predict with: softmax over the classes of logits (N, K, ...) or (K,), in float32 or better."""
         return softmax(self.scores(logits))
 
+    def probability_formula(self) -> str:
+        """How logits z become probabilities, in words that need no library.
+
+        Example:
+            >>> from lastlayer import losses
+            >>> losses.create("ls").probability_formula(), losses.create("sln", 10).probability_formula()
+            ('softmax(z)', 'softmax(z / (0.2 ||z||^0.7))')
+        """
+        own = type(self).probabilities is not Loss.probabilities or type(self).scores is not Loss.scores
+        return f"{type(self).__name__}.probabilities(z)" if own else "softmax(z)"
+
     def scores(self, logits: Tensor) -> Tensor:
         """The logits as the loss's softmax sees them."""
         return at_least_float32(logits)

@@ -81,3 +81,6 @@ class ArcMarginLoss(Loss):
 
     def scores(self, logits: Tensor) -> Tensor:
         return self.scale * at_least_float32(logits)
+
+    def probability_formula(self) -> str:
+        return f"softmax({self.scale:g} z)"

@@ -82,3 +82,6 @@ class BinaryCrossEntropyLoss(Loss):
     def probabilities(self, logits: Tensor) -> Tensor:
         """Sigmoid of each logit: K independent answers, which need not sum to 1."""
         return torch.sigmoid(at_least_float32(logits))
+
+    def probability_formula(self) -> str:
+        return "sigmoid(z)"

@@ -99,3 +99,6 @@ class CrossEntropyLoss(Loss):
 
     def scores(self, logits: Tensor) -> Tensor:
         return at_least_float32(logits) / self.temperature
+
+    def probability_formula(self) -> str:
+        return "softmax(z)" if self.temperature == 1 else f"softmax(z / {self.temperature:g})"

@@ -127,7 +127,13 @@ class NceLoss(Loss):
         """g_j = sigmoid(z_j - log(t q_j)): K independent answers, which need not sum to 1."""
         z = at_least_float32(logits)
         batched = z.unsqueeze(0) if z.dim() == 1 else z
-        num_noise = self.num_noise if self.samples is None else self.samples.shape[-1]
-        offset = expected_noise(num_noise, self.noise, batched).log()
+        offset = expected_noise(self._draws(), self.noise, batched).log()
         g = torch.sigmoid(batched - offset.reshape(1, -1, *[1] * (batched.dim() - 2)))
         return g.squeeze(0) if z.dim() == 1 else g
+
+    def probability_formula(self) -> str:
+        noise = "1 / K" if self.noise is None else "the noise distribution"
+        return f"sigmoid(z - log({self._draws()} q)), q = {noise}"
+
+    def _draws(self) -> int:
+        return self.num_noise if self.samples is None else self.samples.shape[-1]

@@ -186,6 +186,9 @@ class SoftLogitNormLoss(Loss):
     def scores(self, logits: Tensor) -> Tensor:
         return soft_normalized(logits, self.gamma, self.tau)
 
+    def probability_formula(self) -> str:
+        return _normalized_formula(self.num_classes, self.gamma, self.tau)
+
 
 @register("ln")
 class LogitNormLoss(Loss):
@@ -199,3 +202,12 @@ class LogitNormLoss(Loss):
 
     def scores(self, logits: Tensor) -> Tensor:
         return soft_normalized(logits, 1.0, self.tau)
+
+    def probability_formula(self) -> str:
+        return _normalized_formula(self.num_classes, 1.0, self.tau)
+
+
+def _normalized_formula(num_classes: int | None, gamma: float, tau: float | None) -> str:
+    if tau is None and num_classes is None:
+        return f"softmax(z / (0.2 (K / 10)^{-gamma / 2:g} ||z||^{gamma:g}))"
+    return f"softmax(z / ({default_tau(num_classes or 0, gamma) if tau is None else tau:.9g} ||z||^{gamma:g}))"

@@ -56,6 +56,18 @@ class Row:
         """Its place and epoch."""
         return (*self.place, self.epoch)
 
+    def __getitem__(self, measure: str) -> float:
+        """A measure that a verdict rests on; what is not a number is none, and no comparison would notice it.
+
+        Raises:
+            NotRunError: when it was not measured, or is not a number.
+        """
+        value = self.values[measure] if measure in self.values else None
+        if value is None or math.isnan(value):
+            where = ", ".join([*(f"{name} {label}" for name, label in self.labels.items()), f"seed {self.seed}"])
+            raise NotRunError(f"{measure} {'was not measured' if value is None else 'is not a number'} ({where})")
+        return value
+
 
 @dataclass(frozen=True)
 class Observations:
@@ -84,7 +96,7 @@ class Observations:
         """A measure at the end of training, by seed, of the one cell that the labels leave.
 
         Raises:
-            NotRunError: when it was not run or not measured.
+            NotRunError: when it was not run or not measured, or is not a number.
             ValueError: when the labels leave several cells.
         """
         found: dict[int, float] = {}
@@ -106,7 +118,14 @@ class Observations:
         return {row.epoch: self._value(row, measure) for row in sorted(rows, key=lambda row: row.epoch)}
 
     def points(self, axis: str) -> list[str]:
-        """The labels of an axis that occur, in the order of the file."""
+        """The labels of an axis that occur, in the order of the file.
+
+        Raises:
+            ValueError: when the rows have no such label.
+        """
+        if missing := next((row for row in self.rows if axis not in row.labels), None):
+            have = ", ".join(missing.labels) or "none"
+            raise ValueError(f"{self.artifact} ({self.size}): its rows have no label {axis!r}; they have {have}")
         return list(dict.fromkeys(row.labels[axis] for row in self.rows))
 
     def merged(self, newer: Sequence[Row]) -> Observations:
@@ -119,9 +138,10 @@ class Observations:
         return (row for row in self.rows if all(row.labels.get(name) == value for name, value in labels.items()))
 
     def _value(self, row: Row, measure: str) -> float:
-        if measure not in row.values:
-            raise NotRunError(f"{self.artifact} ({self.size}): {measure} was not measured")
-        return row.values[measure]
+        try:
+            return row[measure]
+        except NotRunError as missing:
+            raise NotRunError(f"{self.artifact} ({self.size}): {missing}") from None
 
 
 def read_spec(spec: str, values: Mapping[str, float]) -> float:
@@ -221,7 +241,7 @@ def _format(observed: Observations) -> str:
 
 def _parse(path: Path) -> Iterator[Row]:
     try:
-        reader = csv.DictReader(io.StringIO(path.read_text(), newline=""))
+        reader = csv.DictReader(io.StringIO(path.read_text("utf-8-sig"), newline=""))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} holds no observations: it is not text ({error.reason})") from error
     names = list(reader.fieldnames or [])

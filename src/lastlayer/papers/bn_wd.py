@@ -25,9 +25,9 @@ WITH, WITHOUT = "with BN", "without BN"
 def bounds_hold(store: Store) -> Verdict:
     """No perturbed frame breaks a bound; how many bounds say anything is reported."""
     rows = store.evidence("bn_wd.theorem1").final()
-    frames, broken = (int(sum(row.values[f"computed.{name}"] for row in rows)) for name in ("frames", "violations"))
+    frames, broken = (int(sum(row[f"computed.{name}"] for row in rows)) for name in ("frames", "violations"))
     shares = [
-        f"{name.replace('_', '-')} {sum(row.values[f'computed.useful_{name}'] for row in rows) / len(rows):.0%}"
+        f"{name.replace('_', '-')} {sum(row[f'computed.useful_{name}'] for row in rows) / len(rows):.0%}"
         for name in ("intra", "self_duality", "inter")
     ]
     detail = f"{broken} violations on {frames} frames; bounds that say something: {', '.join(shares)}"
@@ -39,7 +39,7 @@ def bounds_hold(store: Store) -> Verdict:
 @check("004-02", "bn_wd.theorem2")
 def minimum_reached(store: Store) -> Verdict:
     """Free features reach the corrected m_reg with equal norms, and not the printed one."""
-    rows = [row.values for row in store.evidence("bn_wd.theorem2").final()]
+    rows = store.evidence("bn_wd.theorem2").final()
     off = max(abs(row["computed.reached"] - row["computed.minimum"]) for row in rows)
     norms = max(abs(row["computed.gamma_norm"] / row["computed.weight_norm"] - 1) for row in rows)
     printed = min(abs(row["computed.reached"] - row["computed.printed"]) for row in rows)
@@ -50,7 +50,7 @@ def minimum_reached(store: Store) -> Verdict:
 @check("004-03", "bn_wd.lemma4")
 def norm_is_fixed(store: Store) -> Verdict:
     """Exact normalisation gives the norm to rounding; what eps and running statistics cost is reported."""
-    rows = [row.values for row in store.evidence("bn_wd.lemma4").final()]
+    rows = store.evidence("bn_wd.lemma4").final()
     error, eps, evaluation = (
         max(row[f"computed.{name}"] for row in rows) for name in ("error", "error_eps", "error_evaluation")
     )

@@ -50,7 +50,7 @@ def _pairs(runs: Mapping[tuple[str, int], object]) -> list[tuple[tuple[str, int]
 @check("001-01", "equal_losses.theorem1")
 def global_minimisers(store: Store) -> Verdict:
     """The best start has the closed form's objective, frame and class means, for every loss, K and d."""
-    rows = [row.values for row in store.evidence("equal_losses.theorem1").final()]
+    rows = store.evidence("equal_losses.theorem1").final()
     gap, frame, means, bias, duality = (
         max(row[f"computed.{name}"] for row in rows)
         for name in ("gap", "frame_error", "mean_sum", "bias_spread", "self_duality_error")
@@ -67,12 +67,12 @@ def contrastive_property(store: Store) -> Verdict:
     """No logits below the bound, equality at equal false logits, one minimiser t* <= 0 at every c of the grid."""
     rows = store.evidence("equal_losses.definition1").final()
     broken, logits, several, positive, wrong = (
-        int(sum(row.values[f"computed.{name}"] for row in rows))
+        int(sum(row[f"computed.{name}"] for row in rows))
         for name in ("violations", "logits", "several_minimisers", "positive_minimisers", "disagreements")
     )
-    equal = max(row.values["computed.excess_at_equal"] for row in rows)
+    equal = max(row["computed.excess_at_equal"] for row in rows)
     ties = [
-        f"K = {row.labels['classes']} at c = {row.values['computed.tie_at']:.6f}"
+        f"K = {row.labels['classes']} at c = {row['computed.tie_at']:.6f}"
         for row in rows
         if "computed.tie_at" in row.values
     ]
@@ -87,9 +87,9 @@ def contrastive_property(store: Store) -> Verdict:
 def benign_landscape(store: Store) -> Verdict:
     """Every start of CE, LS and MSE ends at the global value; FL is counted."""
     rows = store.evidence("equal_losses.theorem2").final()
-    convex = [row.values["computed.share"] for row in rows if row.labels["loss"] != "FL"]
+    convex = [row["computed.share"] for row in rows if row.labels["loss"] != "FL"]
     focal = [
-        f"K = {row.labels['classes']}, c = {row.labels['c']}: {row.values['computed.share']:.0%}"
+        f"K = {row.labels['classes']}, c = {row.labels['c']}: {row['computed.share']:.0%}"
         for row in rows
         if row.labels["loss"] == "FL"
     ]
@@ -101,10 +101,10 @@ def benign_landscape(store: Store) -> Verdict:
 def strict_saddles(store: Store) -> Verdict:
     """Negative curvature at both saddles; focal loss convex in the logits from p = 0.2032 on."""
     rows = store.evidence("equal_losses.corollary2").final()
-    saddles = [row.values for row in rows if "computed.curvature" in row.values]
+    saddles = [row for row in rows if "computed.curvature" in row.values]
     highest = max(row["computed.curvature"] for row in saddles)
     slope = max(row["computed.gradient"] for row in saddles)
-    lowest = min(row.values["computed.logit_curvature"] for row in rows if "computed.logit_curvature" in row.values)
+    lowest = min(row["computed.logit_curvature"] for row in rows if "computed.logit_curvature" in row.values)
     detail = (
         f"{len(saddles)} saddles with curvature at most {highest:.3g} and gradient at most {slope:.1e}; "
         f"smallest eigenvalue in the logits {lowest:.1e}"

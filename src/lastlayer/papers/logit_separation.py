@@ -44,9 +44,9 @@ def not_aligned(store: Store) -> Verdict:
     """Both losses fall below every epsilon while a false logit exceeds a true one."""
     rows = store.evidence("logit_separation.counterexamples").final()
     holds = [
-        row.values["computed.loss"] <= float(row.labels["epsilon"]) and row.values["computed.gap"] < 0 for row in rows
+        row["computed.loss"] <= float(row.labels["epsilon"]) and row["computed.gap"] < 0 for row in rows
     ]
-    least = max(row.values["computed.gap"] for row in rows)
+    least = max(row["computed.gap"] for row in rows)
     return exact(all(holds), f"{sum(holds)} of {len(holds)} losses and epsilons; gap at most {least:.3g}")
 
 
@@ -54,8 +54,8 @@ def not_aligned(store: Store) -> Verdict:
 def aligned(store: Store) -> Verdict:
     """No optimised violation below a threshold, and for each loss one just above it."""
     rows = store.evidence("logit_separation.alignment").final()
-    sets, below = (int(sum(row.values[f"computed.{name}"] for row in rows)) for name in ("sets", "below"))
-    nearest = {loss: min(r.values["computed.ratio"] for r in rows if r.labels["loss"] == loss) for loss in ALIGNED}
+    sets, below = (int(sum(row[f"computed.{name}"] for row in rows)) for name in ("sets", "below"))
+    nearest = {loss: min(r["computed.ratio"] for r in rows if r.labels["loss"] == loss) for loss in ALIGNED}
     detail = f"{below} of {sets} violating sets below the threshold; nearest {max(nearest.values()):.6f} of it"
     return exact(below == 0 and max(nearest.values()) <= CLOSE, detail)
 

@@ -42,9 +42,9 @@ CLASSES = 10  # of MNIST and CIFAR-10
 def minima(store: Store) -> Verdict:
     """Numerical minima at the closed forms, BCE's bias at b*, CE blind to a common bias."""
     rows = store.evidence(f"{PAPER}.minima").final()
-    gap = max(row.values["minimum.gap"] for row in rows)
-    bias = max(row.values["minimum.bias_error"] for row in rows if row.labels["loss"] == "BCE")
-    shift = max(row.values["minimum.shift"] for row in rows if row.labels["loss"] == "CE")
+    gap = max(row["minimum.gap"] for row in rows)
+    bias = max(row["minimum.bias_error"] for row in rows if row.labels["loss"] == "BCE")
+    shift = max(row["minimum.shift"] for row in rows if row.labels["loss"] == "CE")
     holds = gap < 1e-10 and bias < 1e-6 and shift < 1e-10
     return exact(holds, f"{len(rows)} problems: gap {gap:.2g}, |b - b*| {bias:.2g}, CE under a common bias {shift:.2g}")
 

@@ -188,7 +188,7 @@ def difference_follows_accuracy(store: Store) -> Verdict:
     rows = store.evidence("sln.fig1").final()
     found = {}
     for gamma, measure in (("0.5", "logit_difference_50"), ("0.7", "logit_difference"), ("1", "logit_difference_100")):
-        pairs = [(row.values["test.accuracy"], row.values[f"test.{measure}"]) for row in rows]
+        pairs = [(row["test.accuracy"], row[f"test.{measure}"]) for row in rows]
         found[gamma] = spearman(*zip(*pairs, strict=True)) if len(pairs) > 2 else math.nan
     kinds = len({row.labels["model"] for row in rows})
     detail = ", ".join(f"gamma {gamma}: {value:.2f}" for gamma, value in found.items())
@@ -216,9 +216,9 @@ def sln_is_most_compact(store: Store) -> Verdict:
 def decomposition(store: Store) -> Verdict:
     """Errors at rounding level, all coefficients positive."""
     rows = store.evidence("sln.theorem1").final()
-    worst = {name: max(row.values[f"theory.{name}"] for row in rows) for name in ("decomposition_error", "ln_cosine")}
-    least = min(row.values["theory.smallest_coefficient"] for row in rows)
-    cases = int(sum(row.values["theory.cases"] for row in rows))
+    worst = {name: max(row[f"theory.{name}"] for row in rows) for name in ("decomposition_error", "ln_cosine")}
+    least = min(row["theory.smallest_coefficient"] for row in rows)
+    cases = int(sum(row["theory.cases"] for row in rows))
     holds = worst["decomposition_error"] < 1e-10 and least > 0 and worst["ln_cosine"] < 1e-12
     return exact(
         holds,

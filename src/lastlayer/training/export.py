@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 import lastlayer
-from lastlayer import losses
 from lastlayer._words import nearest
 from lastlayer.runs import RunFolder
 from lastlayer.runs.files import sha256, write_atomically, write_json
@@ -88,7 +87,7 @@ def describe(loaded: Loaded) -> dict[str, Any]:
         "loss": {
             "name": loaded.trial.loss.name,
             "hyperparameters": {k: v for k, v in loaded.loss.hyperparameters().items() if _is_plain(v)},
-            "probabilities": probability_formula(loaded.loss),
+            "probabilities": loaded.loss.probability_formula(),
         },
         "measures": loaded.result["measures"],
     }
@@ -96,30 +95,6 @@ def describe(loaded: Loaded) -> dict[str, Any]:
 
 def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
-
-
-def probability_formula(loss: losses.Loss) -> str:
-    """How logits z become probabilities, in words that need no library.
-
-    Example:
-        >>> from lastlayer import losses
-        >>> probability_formula(losses.create("ls")), probability_formula(losses.create("sln", 10))
-        ('softmax(z)', 'softmax(z / (0.2 ||z||^0.7))')
-    """
-    if isinstance(loss, losses.BinaryCrossEntropyLoss):
-        return "sigmoid(z)"
-    if isinstance(loss, losses.NceLoss):
-        noise = "1 / K" if loss.noise is None else "the noise distribution"
-        return f"sigmoid(z - log({loss.num_noise} q)), q = {noise}"
-    if isinstance(loss, losses.SoftLogitNormLoss | losses.LogitNormLoss):
-        gamma = loss.gamma if isinstance(loss, losses.SoftLogitNormLoss) else 1.0
-        tau = losses.default_tau(loss.num_classes or 0, gamma) if loss.tau is None else loss.tau
-        return f"softmax(z / ({tau:.9g} ||z||^{gamma:g}))"
-    if isinstance(loss, losses.ArcMarginLoss):
-        return f"softmax({loss.scale:g} z)"
-    if isinstance(loss, losses.CrossEntropyLoss) and loss.temperature != 1:
-        return f"softmax(z / {loss.temperature:g})"
-    return "softmax(z)"
 
 
 def input_dtype(loaded: Loaded) -> torch.dtype:
