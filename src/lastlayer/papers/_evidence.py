@@ -188,10 +188,10 @@ def bootstrap(
 def redrawn(holds: Callable[[Sequence[float]], bool], groups: Iterable[Iterable[float]], detail: str) -> Verdict:
     """Of a statement about the means of groups of runs, such as which is the highest.
 
-    Decided where it comes out as on the runs in 95 % of draws of the means, inconclusive where in fewer. A mean is drawn
-    from its t distribution, mean + std / sqrt(n) t(n - 1): seeds drawn again with replacement show too little of the
-    spread of so few, and decide a quarter of the comparisons of three equal seeds with three. The mean of a single run,
-    which says nothing of the spread, stays where it is.
+    Decided where 95 % of draws of the means agree with the runs as they are, inconclusive where fewer do. A mean is
+    drawn from its t distribution, mean + std / sqrt(n) t(n - 1). Seeds drawn again with replacement would show too
+    little of the spread of a few: with three seeds each, a quarter of the comparisons of equals would be decided. The
+    mean of a single run, which says nothing of the spread, stays as it is; the verdict says so.
     """
     arrays = [np.asarray(list(group), float) for group in groups]
     means = [float(array.mean()) for array in arrays]

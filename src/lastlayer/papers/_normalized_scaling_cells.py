@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from lastlayer.papers._evidence import Difference, Verdict, above, exact, welch
+from lastlayer.papers._evidence import Difference, Verdict, above, all_of, exact, welch
 from lastlayer.papers._observations import Observations
 
 PAPER = "normalized_scaling"
 LOSSES = ("CE", "BCE")
+_OPEN = {"not reproduced": "not", "inconclusive": "not clearly"}
 Values = Mapping[int, float]
 
 
@@ -42,6 +43,12 @@ def spell(arm: Mapping[str, str]) -> str:
     return " ".join(arm.values())
 
 
-def failing(bad: list[str], of: int, what: str) -> Verdict:
-    """Reproduced where no cell is bad; names those that are."""
-    return exact(not bad, f"{what}: {of - len(bad)} of {of} hold" + (f"; not {', '.join(bad)}" if bad else ""))
+def holding(parts: Sequence[Verdict], what: str) -> Verdict:
+    """Reproduced where every cell is; names those that are not, or not clearly."""
+    named = {outcome: [part.detail for part in parts if part.outcome == outcome] for outcome in _OPEN}
+    held = len(parts) - sum(map(len, named.values()))
+    said = [
+        f"{what}: {held} of {len(parts)} hold",
+        *(f"{_OPEN[o]} {', '.join(cells)}" for o, cells in named.items() if cells),
+    ]
+    return Verdict(all_of(parts).outcome, "; ".join(said))
