@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lastlayer.papers import NotRunError, Row, Store
+from lastlayer.papers import NotRunError, Observations, Row, Store
 from lastlayer.papers._observations import read_spec
 
 NAME = "sln.table1"
@@ -112,6 +112,28 @@ def test_a_file_of_something_else_is_named(tmp_path, content, told):
     store.path(NAME, "small").write_bytes(content)
     with pytest.raises(ValueError, match=rf"table1-small\.csv.*{told}"):
         store.read(NAME, "small")
+
+
+def test_a_file_saved_by_a_spreadsheet_is_read(tmp_path):
+    store = Store(tmp_path)
+    path = store.add(NAME, "small", [row("CE", 0, 5, 0.5)])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    assert store.read(NAME, "small").values("test.accuracy", loss="CE") == {0: 0.5}
+
+
+def test_an_axis_that_the_rows_lack_is_named(tmp_path):
+    observed = Observations(NAME, "small", (row("CE", 0, 5, 0.5),))
+    assert observed.points("loss") == ["CE"]
+    with pytest.raises(ValueError, match=r"sln\.table1 \(small\).* no label 'tau'; they have loss"):
+        observed.points("tau")
+
+
+@pytest.mark.parametrize("value", [{}, {"test.accuracy": math.nan}])
+def test_a_measure_that_is_not_there_or_no_number_is_not_run(value):
+    one = Row({"loss": "CE"}, 3, 5, value)
+    for ask in (lambda: one["test.accuracy"], lambda: Observations(NAME, "small", (one,)).values("test.accuracy")):
+        with pytest.raises(NotRunError, match=r"test\.accuracy (was not measured|is not a number) \(loss CE, seed 3\)"):
+            ask()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Verdicts on what was run in part: half a grid, one label, one seed, failures; never an error, never a guess."""
 
+import math
 import random
 from collections.abc import Iterator, Mapping
 
@@ -89,6 +90,34 @@ def test_what_was_run_in_part_is_judged_without_error(claim):
             assert judge(claim, Memory(*{**whole, name: part}.values())).outcome == "not run"
         for part in others:
             assert judge(claim, Memory(*{**whole, name: part}.values())).detail
+
+
+class Nothing(Measures):
+    """Every measure, and none is a number."""
+
+    def __getitem__(self, name):
+        return math.nan
+
+
+@pytest.mark.parametrize("claim", TRAINED)
+def test_what_is_not_a_number_decides_nothing(claim):
+    held = []
+    for name in needs(claim):
+        whole = everything(name)
+        rows = tuple(Row(row.labels, row.seed, row.epoch, Nothing()) for row in whole.rows)
+        held.append(Observations(name, SIZE, rows))
+    assert judge(claim, Memory(*held)).outcome in ("not run", "inconclusive")
+
+
+@pytest.mark.parametrize("values", [{"computed.error": math.nan}, {"computed.error": 0.0}])
+def test_a_computation_that_lacks_a_number_decides_nothing(values):
+    rows = [
+        Row({"width": "16"}, 0, 0, {"computed.error": 0.0, "computed.error_eps": 0.0, "computed.error_evaluation": 0.0})
+    ]
+    rows.append(Row({"width": "32"}, 0, 0, values))
+    verdict = judge("004-03", Memory(Observations("bn_wd.lemma4", SIZE, tuple(rows))))
+    assert verdict.outcome == "not run"
+    assert "(width 32, seed 0)" in verdict.detail
 
 
 def test_the_ends_of_an_axis_are_those_of_the_grid():

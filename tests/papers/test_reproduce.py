@@ -2,7 +2,7 @@
 
 import pytest
 
-from lastlayer.papers import Store, lines, reproduce
+from lastlayer.papers import Store, artifact, lines, reproduce
 from lastlayer.papers._artifact import parse
 from lastlayer.papers._reproduce import _is_chance, all_trials, restricted
 from lastlayer.runners import Plan, run_trials
@@ -56,6 +56,15 @@ def test_curves_of_some_measures_keep_the_rest_at_the_end_alone(tmp_path, plan):
     assert [set(row.values) for row in observed.rows[:-1]] == [{"train.nc1"}] * 3
     assert observed.curve("train.nc1", 0).keys() == {0, 1, 2, 3}
     assert "test.accuracy" in observed.rows[-1].values
+
+
+def test_the_rows_of_a_computation_have_one_commit(tmp_path, plan, monkeypatch):
+    """A commit made while it computes has no part in it; and git is asked once, not for each row."""
+    commits = iter(["first", "second", "third"])
+    monkeypatch.setattr("lastlayer.papers._reproduce._facts_here", lambda: {"commit": next(commits)})
+    observed = reproduce(artifact("logit_separation.counterexamples"), "smoke", plan, Store(tmp_path))
+    assert len(observed.rows) == 4
+    assert {row.facts["commit"] for row in observed.rows} == {"first"}
 
 
 def test_the_same_again_runs_nothing(tmp_path, plan):

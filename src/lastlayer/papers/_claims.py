@@ -3,7 +3,7 @@
 claims.csv holds id, paper, artifact, claim, criterion, minimal_experiment, data and changed (how and why a criterion is
 not the one first written, or how it was made exact; empty where it stands as it was). Each paper's module has one
 function for each of its claims, which reads a `Store` and returns a `Verdict`. A criterion on means over seeds that
-names no interval is inconclusive where fewer than 95 % of redraws of the seeds agree with it (`_evidence.redrawn`).
+names no interval is inconclusive where fewer than 95 % of draws of the means agree with it (`_evidence.redrawn`).
 """
 
 from __future__ import annotations

@@ -47,8 +47,5 @@ def holding(parts: Sequence[Verdict], what: str) -> Verdict:
     """Reproduced where every cell is; names those that are not, or not clearly."""
     named = {outcome: [part.detail for part in parts if part.outcome == outcome] for outcome in _OPEN}
     held = len(parts) - sum(map(len, named.values()))
-    said = [
-        f"{what}: {held} of {len(parts)} hold",
-        *(f"{_OPEN[o]} {', '.join(cells)}" for o, cells in named.items() if cells),
-    ]
-    return Verdict(all_of(parts).outcome, "; ".join(said))
+    others = [f"{_OPEN[outcome]} {', '.join(cells)}" for outcome, cells in named.items() if cells]
+    return Verdict(all_of(parts).outcome, "; ".join([f"{what}: {held} of {len(parts)} hold", *others]))

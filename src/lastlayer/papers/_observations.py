@@ -62,7 +62,7 @@ class Row:
         Raises:
             NotRunError: when it was not measured, or is not a number.
         """
-        value = self.values[measure] if measure in self.values else None
+        value = self.values.get(measure)
         if value is None or math.isnan(value):
             where = ", ".join([*(f"{name} {label}" for name, label in self.labels.items()), f"seed {self.seed}"])
             raise NotRunError(f"{measure} {'was not measured' if value is None else 'is not a number'} ({where})")

@@ -49,10 +49,8 @@ def reproduce(
     """
     grid = restricted(artifact, size, only, seeds)
     if artifact.compute is not None:
-        compute, here = (
-            getattr(_module(artifact), artifact.compute),
-            _facts_here(),
-        )  # before, as others commit meanwhile
+        here = _facts_here()  # once, and first: commits made meanwhile have no part in it
+        compute = getattr(_module(artifact), artifact.compute)
         rows = [dataclasses.replace(row, facts=here | dict(row.facts)) for row in compute(**grid.arguments)]
     else:
         rows = _trained(artifact, size, grid, plan, store, run or _run_quietly, tell)

@@ -221,8 +221,9 @@ def _correlation(places: Mapping[float, Collection[float]], holds: Callable[[flo
 
 
 def _all_better(means: Sequence[float]) -> int:
-    """At how many decays all measures are better with BN; means with and without, by measure, by decay."""
-    gains = [sign * (a - b) for sign, a, b in zip(itertools.cycle(BETTER.values()), means[::2], means[1::2])]
+    """At how many decays all measures are better with BN; means by decay and measure, with and without."""
+    signs = itertools.cycle(BETTER.values())
+    gains = [next(signs) * (means[at] - means[at + 1]) for at in range(0, len(means), 2)]
     return sum(min(gains[first : first + len(BETTER)]) > 0 for first in range(0, len(gains), len(BETTER)))
 
 

@@ -76,7 +76,9 @@ def improvement(store: Store) -> Verdict:
     """The share of relative improvements between 20 and 35 %."""
     table = store.evidence("logit_separation.table1")
     cells = [(dataset, measure) for dataset in DATASETS for measure in MEASURES]
-    groups = [_of(table, *cell[:1], loss, *cell[1:]).values() for cell in cells for loss in (*NOT_ALIGNED, *ALIGNED)]
+    groups = [
+        _of(table, dataset, loss, measure).values() for dataset, measure in cells for loss in (*NOT_ALIGNED, *ALIGNED)
+    ]
     means = [sum(group) / len(group) for group in groups]
     inside, over = _gains_within(means, 0.2, 0.35), _gains_within(means, 0.2, 1.0)
     total = len(cells) * len(ALIGNED)
@@ -164,7 +166,7 @@ def _best_not_aligned(table: Observations, dataset: str, measure: str) -> dict[i
 
 
 def _gains_within(means: Sequence[float], low: float, high: float) -> int:
-    """How many aligned losses miss less by such a share than the better of those that are not; means by cell and loss."""
+    """How many aligned losses miss less, by such a share, than the better of the others; means by cell and loss."""
     found, many = 0, len(NOT_ALIGNED) + len(ALIGNED)
     for first in range(0, len(means), many):
         missed = [1 - mean for mean in means[first : first + many]]

@@ -161,9 +161,13 @@ def moderate_scale(store: Store) -> Verdict:
             found = [observed.values(f"train.{name}", gamma=f"{scale:g}", **arm) for name in ON_THE_LINES]
             wrong = _off_the_lines(scale, [mean(values) for values in found])
             said = f"{spell(arm)} {scale:g}" + (f" ({', '.join(wrong)})" if wrong else "")
-            off = functools.partial(_off_the_lines, scale)
-            parts.append(redrawn(lambda means, off=off: not off(means), [one.values() for one in found], said))
+            on = functools.partial(_on_the_lines, scale)
+            parts.append(redrawn(on, [values.values() for values in found], said))
     return holding(parts, "loss and scale")
+
+
+def _on_the_lines(scale: float, means: Sequence[float]) -> bool:
+    return not _off_the_lines(scale, means)
 
 
 def _off_the_lines(scale: float, means: Sequence[float]) -> list[str]:
