@@ -40,6 +40,8 @@ def test_the_scorecard_has_one_line_for_each_claim(call, tmp_path):
     assert counts == "60 not run"
     assert [line[:6] for line in lines] == [claim.id for claim in claims()]
     assert all(claim.claim in line for line, claim in zip(lines, claims(), strict=True))
+    marked = {line[:6] for line in lines if "[criterion changed]" in line}
+    assert marked == {"000-12", "000-13", "001-01"}
 
 
 def test_the_scorecard_of_some_artifacts_is_in_full(call):
@@ -47,6 +49,28 @@ def test_the_scorecard_of_some_artifacts_is_in_full(call):
     assert "000-13" in made.output
     assert "000-12" not in made.output
     assert "1 not run" in made.output
+
+
+def test_claims_can_be_named_by_their_ids(call):
+    made = call("--scorecard", "000-13", "sln.theorem1")
+    assert made.exit_code == 0, made.output
+    assert "000-12" in made.output
+    assert "000-13" in made.output
+    assert "2 not run" in made.output
+
+
+def test_an_artifact_named_twice_is_shown_once(call):
+    made = call("bn_wd.lemma4", "bn_wd.lemma4", "--size", "smoke", "--show")
+    assert made.output.count("bn_wd.lemma4: nothing at size smoke; without --show it is run") == 1
+
+
+def test_the_table_keeps_what_only_keeps(call):
+    made = call("sln.table1", "--show", "--only", "loss=LN", "--only", "dataset=CIFAR-10")
+    assert made.exit_code == 0, made.output
+    table = made.output.split("chosen here")[0]
+    assert "92.05" in table  # published, LN with ResNet-20 on CIFAR-10
+    assert "91.81" not in table  # CE
+    assert "CIFAR-100" not in table
 
 
 def test_claims_are_judged_after_the_artifact_they_rest_on(call, tmp_path):
@@ -79,6 +103,11 @@ def test_claims_are_judged_after_the_artifact_they_rest_on(call, tmp_path):
         (("sln", "--size", "smoke", "--only", "dataset=CIFAR-10"), "has no axis 'dataset'"),
         (("sln.table1", "--picture", "x.gif"), "--picture must end in .svg or .png"),
         (("sln", "--picture", "x.svg"), "--picture takes one artifact"),
+        (("sln.table1", "--picture", "x.svg"), "sln.table1 has no figure"),
+        (("sln.table1", "--only", "loss=CE, decay 5e-5"), "'CE, decay 5e-4', 'CE, decay 1e-3'"),
+        (("bn_wd.lemma4", "--size", "smoke", "--out", "/dev/null/x"), "--out /dev/null/x: no folder can be made"),
+        (("bn_wd.fig7", "--out", ".", "--runs", "/dev/null/x"), "--runs /dev/null/x: no folder can be made"),
+        (("--scorecard", "bn_wd.fig9"), "no claim rests on bn_wd.fig9"),
     ],
 )
 def test_mistakes_end_in_one_line(call, tmp_path, arguments, message):

@@ -80,7 +80,7 @@ def test_labels_and_seeds_can_be_restricted(tmp_path, plan):
     assert len(all_trials(one.grid("paper"))) == 4
     grid = restricted(one, "paper", {"loss": ["SLN"]}, [7])
     assert [(trial.loss.name, trial.seed) for trial in grid.trials()] == [("sln", 7)]
-    with pytest.raises(ValueError, match="has no loss 'SLM'; it has CE, SLN"):
+    with pytest.raises(ValueError, match="has no loss 'SLM'; it has 'CE', 'SLN'"):
         restricted(one, "paper", {"loss": ["SLM"]})
     with pytest.raises(ValueError, match="has no axis 'los'; it has loss"):
         restricted(one, "paper", {"los": ["SLN"]})

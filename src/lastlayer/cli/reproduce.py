@@ -11,6 +11,8 @@ import typer
 from lastlayer.cli._running import run
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from rich.console import Console
 
     from lastlayer.papers import Artifact, Observations, Size, Store, Verdict
@@ -31,7 +33,10 @@ def reproduce(
     ] = "small",
     show_list: Annotated[bool, typer.Option("--list", help="Show every artifact and what it would take.")] = False,
     scorecard: Annotated[
-        bool, typer.Option("--scorecard", help="Print the verdict on every claim, or in full on those of the names.")
+        bool,
+        typer.Option(
+            "--scorecard", help="Print the verdict on every claim, or in full on those of the names, or on 000-01, ..."
+        ),
     ] = False,
     only: Annotated[
         list[str] | None, typer.Option(metavar="AXIS=LABEL,...", help="Keep some labels: --only loss=CE,SLN.")
@@ -65,21 +70,25 @@ def reproduce(
         _print_list(console, _chosen(names), store, device)
         return
     if scorecard:
-        named = {one.name for one in _chosen(names)} if names else set()
-        ids = [claim.id for claim in papers.claims() if not names or named & set(papers.needs(claim.id))]
-        (_print_verdicts if names else _print_scorecard)(console, ids, store)
+        (_print_verdicts if names else _print_scorecard)(console, _claims(names), store)
         return
     if not names:
         raise ValueError("name an artifact, such as sln.table1; --list shows all, --scorecard the verdicts")
     plan = Plan(runs, device, workers, pack, data_root=data_root, retry_failed=retry_failed)
     chosen = _chosen(names)
     _check(chosen, size, only, seeds, picture)
+    if not show:
+        _make_folder("--out", out)
+        if any(artifact.compute is None for artifact in chosen):
+            _make_folder("--runs", runs)
     for artifact in chosen:
         if show:
             observed = store.read(artifact.name, size)
             others = [one for one in store.sizes(artifact.name) if one != size]
-            if others and not observed.rows:
-                typer.echo(f"nothing at size {size}, but at {' and '.join(others)}: --size {others[-1]}", err=True)
+            if not observed.rows:
+                elsewhere = f", but at {' and '.join(others)}: --size {others[-1]}"
+                but = elsewhere if others else "; without --show it is run"
+                typer.echo(f"{artifact.name}: nothing at size {size}{but}", err=True)
         else:
             observed = papers.reproduce(
                 artifact,
@@ -91,7 +100,7 @@ def reproduce(
                 run=run,
                 tell=lambda line: typer.echo(line, err=True),
             )
-        _print_artifact(console, artifact, observed)
+        _print_artifact(console, artifact, observed, _only(only, artifact))
         for path in _write_figure(artifact, observed, runs, picture):
             console.print(f"figure: {path}", highlight=False)
         if observed.rows:
@@ -107,13 +116,40 @@ def _chosen(names: list[str] | None) -> list[Artifact]:
     known = papers.artifacts()
     if not names:
         return list(known.values())
-    chosen = []
+    chosen: dict[str, Artifact] = {}  # each once, also where its paper is named too
     for name in names:
         if name in papers.PAPERS:
-            chosen += [one for one in known.values() if one.paper == name]
+            chosen |= {one.name: one for one in known.values() if one.paper == name}
         else:
-            chosen.append(papers.artifact(name))
-    return chosen
+            chosen[name] = papers.artifact(name)
+    return list(chosen.values())
+
+
+def _claims(names: list[str] | None) -> list[str]:
+    """The claims of these ids, and those that rest on these artifacts or papers; all without a name."""
+    from lastlayer import papers
+
+    known = {claim.id: papers.needs(claim.id) for claim in papers.claims()}
+    if not names:
+        return list(known)
+    others = [name for name in names if name not in known]
+    artifacts = {one.name for one in _chosen(others)} if others else set()
+    wanted = [claim for claim, needs in known.items() if claim in names or artifacts & set(needs)]
+    if not wanted:
+        raise ValueError(f"no claim rests on {', '.join(names)}; --scorecard alone shows all claims")
+    return wanted
+
+
+def _make_folder(option: str, folder: Path) -> None:
+    """A folder to write to, before anything runs: hours later is late to hear of it."""
+    import os
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{option} {folder}: no folder can be made there ({error.strerror})") from error
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"{option} {folder}: nothing can be written there; choose another folder")
 
 
 def _check(chosen: list[Artifact], size: Size, only: list[str] | None, seeds: str | None, picture: Path | None) -> None:
@@ -132,6 +168,8 @@ def _check(chosen: list[Artifact], size: Size, only: list[str] | None, seeds: st
         raise ValueError(f"--picture must end in {' or '.join(_PICTURES)}, got {str(picture)!r}")
     if len(chosen) > 1:
         raise ValueError(f"--picture takes one artifact, not {len(chosen)}: each would replace the one before")
+    if chosen[0].figure is None:
+        raise ValueError(f"--picture: {chosen[0].name} has no figure, its table is all there is")
     if find_spec("kaleido") is None:
         raise ImportError("--picture needs the package kaleido (pip install 'lastlayer[pictures]')")
 
@@ -174,14 +212,20 @@ def _console() -> Console:
     return console
 
 
-def _print_artifact(console: Console, artifact: Artifact, observed: Observations) -> None:
+def _print_artifact(
+    console: Console, artifact: Artifact, observed: Observations, only: Mapping[str, Sequence[str]]
+) -> None:
     from rich.table import Table
 
     from lastlayer.papers import lines
 
     grid = artifact.grid(observed.size)
     table = Table(title=f"{artifact.name} ({artifact.where}): {artifact.shows}", title_justify="left")
-    found = lines(artifact, observed)
+    found = [
+        line
+        for line in lines(artifact, observed)
+        if all(line.labels.get(axis) in wanted for axis, wanted in only.items())
+    ]
     axes = list(dict.fromkeys(name for line in found for name in line.labels))
     columns = list(dict.fromkeys(title for line in found for title in line.entries))
     for axis in axes:
@@ -292,7 +336,8 @@ def _print_scorecard(console: Console, ids: list[str], store: Store) -> None:
     for name, verdict in verdicts.items():
         outcome = Text(verdict.outcome.ljust(width), style=_OUTCOME_STYLES[verdict.outcome])
         size = f" ({verdict.size})" if verdict.size else ""
-        line = Text(f"{name}  ").append_text(outcome).append(f"  {known[name].claim}  {verdict.detail}{size}")
+        changed = " [criterion changed]" if known[name].changed.startswith("changed") else ""
+        line = Text(f"{name}  ").append_text(outcome).append(f"  {known[name].claim}{changed}  {verdict.detail}{size}")
         if console.is_terminal:
             console.print(line, no_wrap=True, overflow="ellipsis")
         else:

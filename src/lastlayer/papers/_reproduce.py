@@ -111,7 +111,8 @@ def restricted(
             raise ValueError(f"{artifact.name} has no axis {axis!r}; it has {', '.join(artifact.axes) or 'none'}")
         for label in wanted:
             if label not in there:
-                raise ValueError(f"{artifact.name} at size {size} has no {axis} {label!r}; it has {', '.join(there)}")
+                have = ", ".join(map(repr, there))  # some have a comma in them
+                raise ValueError(f"{artifact.name} at size {size} has no {axis} {label!r}; it has {have}")
         grid = dataclasses.replace(grid, cells=tuple(cell for cell in grid.cells if cell.labels[axis] in wanted))
     return grid if seeds is None else dataclasses.replace(grid, seeds=tuple(seeds))
 
