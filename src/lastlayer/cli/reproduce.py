@@ -86,8 +86,9 @@ def reproduce(
             observed = store.read(artifact.name, size)
             others = [one for one in store.sizes(artifact.name) if one != size]
             if not observed.rows:
-                elsewhere = f", but at {' and '.join(others)}: --size {others[-1]}"
-                but = elsewhere if others else "; without --show it is run"
+                but = "; without --show it is run"
+                if others:
+                    but = f", but at {' and '.join(others)}: --size {others[-1]}"
                 typer.echo(f"{artifact.name}: nothing at size {size}{but}", err=True)
         else:
             observed = papers.reproduce(
