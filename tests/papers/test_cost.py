@@ -1,6 +1,7 @@
 """Estimates: shapes known without files, operations of models with published counts."""
 
 import math
+import os
 
 import pytest
 
@@ -32,10 +33,16 @@ def test_operations_are_twice_the_published_multiply_adds(model, shape, publishe
 
 def test_a_longer_training_takes_longer_and_the_unknown_is_unknown():
     one = Trial().resolved()
-    ten = one.with_settings({"schedule.epochs": 300})
-    assert cost.seconds([ten], "cpu") == pytest.approx(10 * cost.seconds([one], "cpu"))
+    of_epochs = [cost.seconds([one.with_settings({"schedule.epochs": many})], "cpu") for many in (30, 60, 300)]
+    assert of_epochs[2] - of_epochs[0] == pytest.approx(9 * (of_epochs[1] - of_epochs[0]))
     assert cost.seconds([one, one], "cpu") == pytest.approx(2 * cost.seconds([one], "cpu"))
     assert math.isnan(cost.seconds([one.with_settings({"model.name": "nowhere.to:find"})], "cpu"))
+
+
+def test_no_trial_is_for_nothing():
+    """The smallest takes half a second to build, measure and write on one core."""
+    tiny = Trial().with_settings({"data": {"name": "digits", "train": 50}, "schedule.epochs": 1}).resolved()
+    assert cost.seconds([tiny] * 12, "cpu") >= 12 * 0.5 / os.cpu_count()
 
 
 def test_published_open_sets_have_their_number_of_classes():

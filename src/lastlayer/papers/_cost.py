@@ -18,6 +18,7 @@ from lastlayer.training.trial import DataChoice, ModelChoice, Trial
 
 TRAINING_FACTOR = 3  # forward, and twice as much backward
 STEP_SECONDS = {"cpu": 4e-4, "cuda": 3e-4}  # below which no step goes, however small the model
+TRIAL_SECONDS = 0.5  # to build a trial, measure it once and write it down, however short
 # training samples, shape of an input where its reader is asked for no other size, classes
 SHAPES: dict[str, tuple[int, tuple[int, ...], int]] = {
     "mnist": (60_000, (1, 28, 28), 10),
@@ -69,7 +70,7 @@ def _embedded(name: str, options: tuple[tuple[str, Any], ...]) -> data.Dataset:
 
 
 def seconds(trials: Iterable[Trial], device: str) -> float:
-    """Time of all trials on all cores or one GPU, evaluations left out; NaN where a model cannot be built here."""
+    """Time of all trials on all cores or one GPU, evaluations on the way left out; NaN where a model cannot be built here."""
     return sum(_one(trial, device) for trial in trials)
 
 
@@ -82,7 +83,7 @@ def _one(trial: Trial, device: str) -> float:
     steps = trial.schedule.epochs * max(samples // trial.batch_size, 1)
     a_step = TRAINING_FACTOR * work * trial.batch_size / rate(device)
     cores = 1 if device == "cuda" else os.cpu_count() or 1
-    return steps * max(a_step, STEP_SECONDS[device] / cores)
+    return steps * max(a_step, STEP_SECONDS[device] / cores) + TRIAL_SECONDS / cores
 
 
 def operations(model: ModelChoice, in_shape: tuple[int, ...]) -> float:
