@@ -70,7 +70,7 @@ def _embedded(name: str, options: tuple[tuple[str, Any], ...]) -> data.Dataset:
 
 
 def seconds(trials: Iterable[Trial], device: str) -> float:
-    """Time of all trials on all cores or one GPU, evaluations on the way left out; NaN where a model cannot be built here."""
+    """Time of all trials on all cores or one GPU, evaluations left out; NaN where a model cannot be built here."""
     return sum(_one(trial, device) for trial in trials)
 
 
