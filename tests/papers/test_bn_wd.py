@@ -1,5 +1,6 @@
 """The claims of 004 on made-up numbers, its computations against the truth, its artifacts at smoke size."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,6 +131,19 @@ def test_vgg(store: Store, worse: int, lost: int, outcome: str) -> None:
                 made.append(Row(labels, 0, 300, {"train.accuracy": 0.1}, "chance"))
     store.add(f"{PAPER}.fig5", "small", made)
     assert judge("004-08", store).outcome == outcome
+
+
+def test_seeds_far_apart_leave_vgg_open(store: Store) -> None:
+    made = []
+    for i, decay in enumerate(("3e-4", "5e-4", "1e-3", "5e-3", "7e-3", "1e-2")):
+        for arm, seed in itertools.product(("with BN", "without BN"), range(3)):
+            labels = {"dataset": "CIFAR-10", "model": "VGG-11", "bn": arm, "decay": decay}
+            level = 0.5 + 0.05 * i - (0.0 if arm == "with BN" else 0.1 + 0.3 * (seed - 1))
+            made.append(row(labels, seed, intra_min=level, intra_mean=level, inter_max=-level, inter_mean=-level))
+    store.add(f"{PAPER}.fig5", "small", made)
+    verdict = judge("004-08", store)
+    assert verdict.outcome == "inconclusive"
+    assert "all four are better: 6 of 6" in verdict.detail
 
 
 @pytest.mark.parametrize(("sign", "outcome"), [(1, "reproduced"), (-1, "not reproduced")])

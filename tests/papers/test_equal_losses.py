@@ -61,6 +61,19 @@ def test_equal_up_to_rotation(store: Store, between: float, outcome: str) -> Non
     assert judge("001-06", store).outcome == outcome
 
 
+def test_seeds_far_apart_leave_the_collapse_open(store: Store) -> None:
+    """A mean below the limit, of seeds on both sides of it; residuals about as far apart as the limit."""
+    for seed, end in enumerate((0.01, 0.03, 0.08)):
+        store.add(f"{PAPER}.fig1", "small", [row for loss in LOSSES for row in curve({"loss": loss}, seed, end)])
+    assert judge("001-05", store).outcome == "inconclusive"
+    for (a, b), seed in itertools.product(itertools.combinations_with_replacement(LOSSES, 2), range(3)):
+        value = 0.1 if a == b else (0.01, 0.1, 0.33)[seed]
+        store.add(f"{PAPER}.fig1", "small", [Row({"loss": f"{a} and {b}"}, seed, 60, {"pair.equivalence": value})])
+    verdict = judge("001-06", store)
+    assert verdict.outcome == "inconclusive"
+    assert "ratio 1.47" in verdict.detail
+
+
 def add_corners(store: Store, name: str, accuracy: dict[str, list[float]], nc1: tuple[float, float]) -> None:
     """Test accuracy by loss at the four corners (narrow short, narrow long, wide short, wide long)."""
     corners = [(width, epochs) for width in ("0.25", "2") for epochs in ("100", "800")]
@@ -107,6 +120,17 @@ def test_focal_is_slowest(store: Store, focal: float, outcome: str) -> None:
         rows += curve({"dataset": "CIFAR-100", "loss": loss}, 0, focal if loss == "FL" else 0.3)
     store.add(f"{PAPER}.fig5", "small", rows)
     assert judge("001-10", store).outcome == outcome
+
+
+def test_seeds_far_apart_leave_open_which_is_slowest(store: Store) -> None:
+    rows = []
+    for loss, seed in itertools.product(LOSSES, range(2)):
+        end = 0.3 if loss != "FL" else (0.25, 0.4)[seed]
+        rows += curve({"dataset": "CIFAR-100", "loss": loss}, seed, end)
+    store.add(f"{PAPER}.fig5", "small", rows)
+    verdict = judge("001-10", store)
+    assert verdict.outcome == "inconclusive"
+    assert "FL largest at 4 of 4" in verdict.detail
 
 
 def judged(store: Store, claim: str, name: str, made: list[Row], breaks: dict[str, float]) -> None:

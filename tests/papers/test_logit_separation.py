@@ -67,6 +67,20 @@ def test_the_share_of_improvements(store: Store) -> None:
     assert "30 of 30 are at least 20 %" in verdict.detail
 
 
+def test_seeds_far_apart_leave_the_share_of_improvements_open(store: Store) -> None:
+    add_table(store, {name: 1 - 0.75 * (1 - value) for name, value in WORSE.items()}, WORSE)
+    whole = store.read(f"{PAPER}.table1", "small").rows
+    apart = [
+        Row(one.labels, one.seed, 5, {m: v + 0.3 * (1 - v) * (one.seed - 1) for m, v in one.values.items()})
+        for one in whole
+        if one.labels["loss"] in ALIGNED
+    ]
+    store.add(f"{PAPER}.table1", "small", apart)
+    verdict = judge("002-04", store)
+    assert verdict.outcome == "inconclusive"
+    assert "30 of 30 improvements" in verdict.detail
+
+
 def test_without_cifar_the_claims_of_both_are_not_run(store: Store) -> None:
     made = [r for loss in (*ALIGNED, "CE", "max-margin") for r in rows({"dataset": "MNIST", "loss": loss}, GOOD)]
     store.add(f"{PAPER}.table1", "small", made)

@@ -400,6 +400,16 @@ def test_noise_leaves_claims_open(tmp_path):
     assert "too few scales" in verdict.detail
 
 
+@pytest.mark.parametrize("claim", ["003-02", "003-07", "003-15"])
+def test_seeds_far_apart_leave_a_claim_on_means_open(claim, store):
+    content = {
+        name: [Row(one.labels, one.seed, one.epoch, {m: v + 0.3 * (one.seed - middle) for m, v in one.values.items()})
+               for one in rows for middle in [max(other.seed for other in rows) / 2]]
+        for name, rows in HOLDS[claim].items()
+    }  # fmt: skip
+    assert judged(claim, store, content).outcome == "inconclusive"
+
+
 def test_every_imbalance_must_be_run(store):
     content = long_tail(0.02)
     content[f"{PAPER}.table2"] = [row for row in content[f"{PAPER}.table2"] if row.labels["imbalance"] != "50"]
