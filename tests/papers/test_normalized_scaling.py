@@ -7,8 +7,20 @@ from importlib.resources import files
 
 import pytest
 
-from lastlayer.papers import Row, Store, artifact, artifacts, claims, cost, figure, judge, published, reproduce
-from lastlayer.papers._normalized_scaling_runs import part
+from lastlayer.papers import (
+    Observations,
+    Row,
+    Store,
+    artifact,
+    artifacts,
+    claims,
+    cost,
+    figure,
+    judge,
+    published,
+    reproduce,
+)
+from lastlayer.papers._normalized_scaling_runs import over_splits, part
 from lastlayer.papers._normalized_scaling_theory import (
     LogLoss,
     log_slope,
@@ -491,6 +503,21 @@ def test_splits_are_the_seeds_of_one_line(runs, store):
     apart = {int(split): observed.values("test.auroc", split=split, loss="CE")[0] for split in ("0", "1")}
     assert together == apart
     assert together[0] != together[1]
+
+
+def test_further_seeds_of_a_split_are_not_lost():
+    class Folder:
+        def __init__(self, auroc):
+            self.auroc = auroc
+
+        def result(self):
+            return {"history": [{"epoch": 3, "test": {"auroc": self.auroc, "oscr": 0.5, "accuracy": 0.5}}]}
+
+    done = [
+        ({"split": str(split), "loss": "CE"}, seed, Folder(seed + split / 10)) for split in (0, 1) for seed in (0, 1)
+    ]
+    made = Observations("x.y", "small", tuple(over_splits(done, None)))
+    assert sorted(made.values("test.auroc", split="all").values()) == [0.0, 0.1, 1.0, 1.1]
 
 
 def test_packaged_numbers_are_plain_tables():

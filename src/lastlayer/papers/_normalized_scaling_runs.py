@@ -46,10 +46,11 @@ def _first(history: Sequence[Mapping[str, Any]], name: str, bound: float) -> flo
 def over_splits(done: Done, plan: Plan) -> list[Row]:
     """The splits of an open set once more as the seeds of one line, for its mean and for pairs."""
     rows = []
-    for labels, _, folder in done:
+    for labels, seed, folder in done:
         last = folder.result()["history"][-1]
         values = {f"test.{name}": last["test"][name] for name in ("auroc", "oscr", "accuracy")}
-        rows.append(Row({**labels, "split": "all"}, int(labels["split"]), int(last["epoch"]), values))
+        place = 1000 * seed + int(labels["split"])  # further seeds of a split are further places, not in its place
+        rows.append(Row({**labels, "split": "all"}, place, int(last["epoch"]), values))
     return rows
 
 
