@@ -79,7 +79,7 @@ def test_collapse_during_training(store: Store, follows: bool, outcome: str) -> 
         without = early if follows else t
         for arm, intra in (("with BN", with_bn), ("without BN", without)):
             labels = {"setting": "4-layer MLP", "bn": arm}
-            made.append(row(labels, 0, epoch, intra_min=intra, nll=10.0 ** (-3 * t)))
+            made += [row(labels, seed, epoch, intra_min=intra, nll=10.0 ** (-3 * t)) for seed in range(3)]
     store.add(f"{PAPER}.fig3", "paper", made)
     assert judge("004-06", store).outcome == outcome
 
@@ -108,11 +108,20 @@ def test_smaller_norm(store: Store, settings: int, outcome: str) -> None:
         sign = 1 if index < settings else -1
         for entry in ("0.02", "0.1", "0.5", "1"):
             labels = {"data": data, "model": model, "entry": entry}
-            made.append(row(labels, 0, intra_min=0.5 - sign * 0.3 * float(entry), inter_max=sign * 0.1 * float(entry)))
-    store.add(f"{PAPER}.fig4", "paper", made[:4])
+            intra, inter = 0.5 - sign * 0.3 * float(entry), sign * 0.1 * float(entry)
+            made += [row(labels, seed, intra_min=intra, inter_max=inter) for seed in range(3)]
+    store.add(f"{PAPER}.fig4", "paper", made[:12])
     assert judge("004-07", store).outcome == "not run"
     store.add(f"{PAPER}.fig4", "paper", made)
     assert judge("004-07", store).outcome == outcome
+
+
+def test_one_seed_leaves_the_norms_open(store: Store) -> None:
+    for data, model, entry in itertools.product(("MLP teacher", "conic hull"), MODELS, ("0.02", "0.1", "0.5", "1")):
+        labels = {"data": data, "model": model, "entry": entry}
+        made = row(labels, 0, intra_min=0.5 - 0.3 * float(entry), inter_max=0.1 * float(entry))
+        store.add(f"{PAPER}.fig4", "paper", [made])
+    assert judge("004-07", store).outcome == "inconclusive"
 
 
 @pytest.mark.parametrize(("worse", "lost", "outcome"), [
@@ -125,10 +134,11 @@ def test_vgg(store: Store, worse: int, lost: int, outcome: str) -> None:
         for arm in ("with BN", "without BN"):
             labels = {"dataset": "CIFAR-10", "model": "VGG-11", "bn": arm, "decay": decay}
             level = 0.5 + 0.05 * i - (0 if arm == "with BN" else 0.2 if i >= worse else -0.2)
+            values = {"intra_min": level, "intra_mean": level, "inter_max": -level, "inter_mean": -level}
             if arm == "with BN" or i < 6 - lost:
-                made.append(row(labels, 0, intra_min=level, intra_mean=level, inter_max=-level, inter_mean=-level))
+                made += [row(labels, seed, **values) for seed in range(3)]
             else:
-                made.append(Row(labels, 0, 300, {"train.accuracy": 0.1}, "chance"))
+                made += [Row(labels, seed, 300, {"train.accuracy": 0.1}, "chance") for seed in range(3)]
     store.add(f"{PAPER}.fig5", "small", made)
     assert judge("004-08", store).outcome == outcome
 
@@ -152,7 +162,8 @@ def test_many_classes(store: Store, sign: int, outcome: str) -> None:
     for model, slope in (("VGG-11", 1), ("VGG-19", 1), ("ResNet-18", -1)):
         for i, decay in enumerate(DECAYS[:4]):
             labels = {"dataset": "Tiny-ImageNet-32", "model": model, "decay": decay}
-            store.add(f"{PAPER}.fig6", "small", [row(labels, 0, inter_max=sign * slope * 0.1 * i)])
+            made = [row(labels, seed, inter_max=sign * slope * 0.1 * i) for seed in range(3)]
+            store.add(f"{PAPER}.fig6", "small", made)
     assert judge("004-09", store).outcome == outcome
 
 

@@ -41,8 +41,8 @@ def test_all_collapse(store: Store, end: float, outcome: str) -> None:
 
 
 def test_a_collapse_that_has_stopped_is_not_reproduced(store: Store) -> None:
-    rows = [row for loss in LOSSES for row in curve({"loss": loss}, 0, 0.01)]
-    late = [Row(row.labels, 0, row.epoch, dict.fromkeys(row.values, 0.01)) for row in rows if row.epoch >= 40]
+    rows = [row for loss in LOSSES for seed in (0, 1) for row in curve({"loss": loss}, seed, 0.01)]
+    late = [Row(row.labels, row.seed, row.epoch, dict.fromkeys(row.values, 0.01)) for row in rows if row.epoch >= 40]
     store.add(f"{PAPER}.fig1", "small", rows)
     store.add(f"{PAPER}.fig1", "small", late)
     verdict = judge("001-05", store)
@@ -57,7 +57,8 @@ def test_equal_up_to_rotation(store: Store, between: float, outcome: str) -> Non
     assert judge("001-06", store).outcome == "not run"
     for a, b in itertools.combinations_with_replacement(LOSSES, 2):
         value = 0.1 if a == b else between
-        store.add(f"{PAPER}.fig1", "small", [Row({"loss": f"{a} and {b}"}, 1, 60, {"pair.equivalence": value})])
+        made = [Row({"loss": f"{a} and {b}"}, seed, 60, {"pair.equivalence": value}) for seed in (1, 2)]
+        store.add(f"{PAPER}.fig1", "small", made)
     assert judge("001-06", store).outcome == outcome
 
 
@@ -116,8 +117,8 @@ def test_one_narrower_network_that_is_better_breaks_the_order(store: Store) -> N
 def test_focal_is_slowest(store: Store, focal: float, outcome: str) -> None:
     assert judge("001-10", store).outcome == "not run"
     rows = []
-    for loss in LOSSES:
-        rows += curve({"dataset": "CIFAR-100", "loss": loss}, 0, focal if loss == "FL" else 0.3)
+    for loss, seed in itertools.product(LOSSES, (0, 1)):
+        rows += curve({"dataset": "CIFAR-100", "loss": loss}, seed, focal if loss == "FL" else 0.3)
     store.add(f"{PAPER}.fig5", "small", rows)
     assert judge("001-10", store).outcome == outcome
 

@@ -190,22 +190,22 @@ def redrawn(holds: Callable[[Sequence[float]], bool], groups: Iterable[Iterable[
 
     Decided where 95 % of draws of the means agree with the runs as they are, inconclusive where fewer do. A mean is
     drawn from its t distribution, mean + std / sqrt(n) t(n - 1). Seeds drawn again with replacement would show too
-    little of the spread of a few: with three seeds each, a quarter of the comparisons of equals would be decided. The
-    mean of a single run, which says nothing of the spread, stays as it is; the verdict says so.
+    little of the spread of a few: with three seeds each, a quarter of the comparisons of equals would be decided. A
+    single run is taken to spread as much as the widest of the other groups; where all are single, nothing is decided.
     """
     arrays = [np.asarray(list(group), float) for group in groups]
     means = [float(array.mean()) for array in arrays]
     if any(map(math.isnan, means)):
         return Verdict("inconclusive", f"{detail}, with what is not a number")
     said = holds(means)
-    if any(len(array) < 2 for array in arrays):
-        detail = f"{detail}, one seed"
+    spread = [float(array.std(ddof=1)) for array in arrays if len(array) > 1]
+    if not spread:
+        return Verdict("inconclusive", f"{detail}, one seed")
     generator = np.random.default_rng(0)
-    errors = [array.std(ddof=1) / math.sqrt(len(array)) if len(array) > 1 else 0.0 for array in arrays]
-    drawn = [
-        mean + error * generator.standard_t(max(len(array) - 1, 1), DRAWS)
-        for mean, error, array in zip(means, errors, arrays, strict=True)
-    ]
+    drawn = []
+    for mean, array in zip(means, arrays, strict=True):
+        deviation = float(array.std(ddof=1)) if len(array) > 1 else max(spread)
+        drawn.append(mean + deviation / math.sqrt(len(array)) * generator.standard_t(max(len(array) - 1, 1), DRAWS))
     agree = float(np.mean([holds(one) == said for one in np.stack(drawn, 1).tolist()]))
     if agree >= LEVEL:
         return exact(said, detail)
