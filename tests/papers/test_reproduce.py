@@ -141,6 +141,31 @@ def test_a_bare_machine_goes_on_from_what_was_written_down(tmp_path, plan):
         assert pieces.values("test.accuracy", loss=loss) == whole.values("test.accuracy", loss=loss)
 
 
+@pytest.mark.parametrize(("together", "again"), [("", [1]), ("together = true", [0, 1])])
+def test_what_was_measured_more_is_not_measured_again_unless_runs_are_compared(tmp_path, plan, together, again):
+    text = TEXT.replace("select = ", "# select = ") + f'observe = "first_epochs"\n{together}\n'
+    one, store = parse("normalized_scaling", text)["normalized_scaling.table1"], Store(tmp_path)
+
+    def stopped_after_one(trials, plan, title):
+        for event in run_trials(trials, plan):
+            if event.kind == "done":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(one, "paper", plan, store, only={"loss": ["CE"]}, run=stopped_after_one)
+    ran = []
+
+    def noted(trials, plan, title):
+        ran.extend(trial.seed for trial in trials)
+        for _ in run_trials(trials, plan):
+            pass
+
+    bare = Plan(tmp_path / "another", "cpu", workers=1)
+    observed = reproduce(one, "paper", bare, store, only={"loss": ["CE"]}, run=noted)
+    assert ran == again
+    assert observed.values("train.epochs_to_accuracy", loss="CE").keys() == {0, 1}
+
+
 def test_a_run_that_stands_in_two_lines_is_made_again_for_the_line_it_is_missing_from(tmp_path, plan):
     text = TEXT.replace("select = ", "# select = ") + '\naxes.loss."again" = { "loss.name" = "ce" }\n'
     one, store = parse("sln", text)["sln.table1"], Store(tmp_path)

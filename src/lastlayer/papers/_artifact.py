@@ -31,6 +31,7 @@ The file of a paper holds:
         figure                  {x, y, by, log}: which line chart to draw; x is an axis or "epoch"
         compute                 name of a function that makes the numbers where there is nothing to train
         observe                 name of a function that measures more on the finished runs
+        together                true where observe compares runs with each other, so that it needs all of them at hand
         small, smoke, paper     {note, seeds, settings, keep = {axis = [points]}, cases, select, arguments}; paper has
                                 only to keep the published points of an axis that also has stand-ins; cases are added
         arguments               of compute, at paper size
@@ -151,6 +152,7 @@ class Artifact:
         figure: the line chart to draw, if any.
         compute: name of the function that makes the numbers, where nothing is trained.
         observe: name of the function that measures more on the finished runs.
+        together: whether it compares them with each other.
     """
 
     name: str
@@ -163,6 +165,7 @@ class Artifact:
     figure: Mapping[str, Any] | None
     compute: str | None
     observe: str | None
+    together: bool
     _content: Mapping[str, Any]
     _layers: tuple[Settings, ...]
     _smoke: Settings
@@ -257,7 +260,7 @@ def artifact(name: str) -> Artifact:
 
 _KEYS = {
     "where", "shows", "published", "columns", "choices", "settings", "seeds", "axes", "select", "curves", "figure",
-    "compute", "observe", "small", "smoke", "paper", "arguments", "cases", "like",
+    "compute", "observe", "together", "small", "smoke", "paper", "arguments", "cases", "like",
 }  # fmt: skip
 _SIZE_KEYS = {"note", "seeds", "settings", "keep", "select", "arguments", "cases"}
 _CASE_KEYS = {"when", "settings", "select", "teacher", "drop"}
@@ -302,6 +305,7 @@ def parse(paper: str, text: str) -> dict[str, Artifact]:
             entry.get("figure"),
             entry.get("compute"),
             entry.get("observe"),
+            entry.get("together", False),
             entry,
             (content.get("settings", {}), *(c.settings for c in taken.values()), entry.get("settings", {})),
             content.get("smoke", {}),

@@ -73,7 +73,7 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
     if grid.selection is not None:
         grid, chosen = _select(artifact, size, grid, grid.selection, plan, store, train, tell)
     known: set[tuple[object, ...]] = set()
-    if artifact.observe is None:  # which looks at the networks themselves
+    if not artifact.together:
         stored = store.read(artifact.name, size).rows
         known = {_place(row.labels, row.seed, row.facts.get("run", "")) for row in stored if row.status != "failed"}
     wanted = [(cell, seed, resolve(cell.trial, {"seed": seed})) for cell in grid.cells for seed in grid.seeds]
@@ -85,12 +85,9 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
     try:
         train(list(missing.values()), f", {size}")
     except BaseException:  # Ctrl-C too: what is done counts
-        store.add(artifact.name, size, _observe(artifact, grid, plan, chosen, known, lambda line: None)[0])
+        store.add(artifact.name, size, _observe(artifact, grid, plan, chosen, known, lambda line: None))
         raise
-    rows, done = _observe(artifact, grid, plan, chosen, known, tell)
-    if artifact.observe is not None:
-        rows = _with_more(rows, getattr(_module(artifact), artifact.observe)(done, plan))
-    return rows
+    return _observe(artifact, grid, plan, chosen, known, tell)
 
 
 def restricted(
@@ -204,8 +201,8 @@ def _scores(tried: Observations) -> dict[str, dict[str, float]]:
 
 def _observe(
     artifact: Artifact, grid: Grid, plan: Plan, chosen: Sequence[str], known: Collection[tuple[object, ...]], tell: Told
-) -> tuple[list[Row], list[tuple[Labels, int, RunFolder]]]:
-    """The rows of the runs that ended and are not known yet, and the runs that are results."""
+) -> list[Row]:
+    """The rows of the runs that ended and are not known yet."""
     rows: list[Row] = []
     done: list[tuple[Labels, int, RunFolder]] = []
     for cell, selected in zip(grid.cells, chosen, strict=True):
@@ -227,7 +224,9 @@ def _observe(
             else:
                 done.append((cell.labels, seed, folder))
             rows += found
-    return rows, done
+    if artifact.observe is None:
+        return rows
+    return _with_more(rows, getattr(_module(artifact), artifact.observe)(done, plan))
 
 
 def _place(labels: Labels, seed: int, identity: str) -> tuple[object, ...]:
