@@ -487,6 +487,20 @@ def test_the_figure_of_the_scores_has_the_lines_of_the_theory(store):
     ] * 2  # subtracted, as the paper has it
 
 
+def test_panels_of_scores_say_what_a_number_is_and_name_the_axis_once(store):
+    rows = [
+        Row({"gamma": g, "bias": bias, "optimizer": "SGD", "loss": loss}, 0, 30, {"train.positive_mean": 1.0})
+        for g in ("4", "8") for bias in ("0", "10") for loss in ("CE", "BCE")
+    ]  # fmt: skip
+    store.add(f"{PAPER}.fig10", "small", rows)
+    layout = figure(OURS[f"{PAPER}.fig10"], store.read(f"{PAPER}.fig10", "small")).layout
+    assert [one.text for one in layout.annotations] == [
+        "bias 0, SGD, CE", "bias 0, SGD, BCE", "bias 10, SGD, CE", "bias 10, SGD, BCE",
+    ]  # fmt: skip
+    axes = [layout.xaxis, layout.xaxis2, layout.xaxis3, layout.xaxis4]
+    assert [axis.title.text for axis in axes] == [None, None, "gamma", "gamma"]
+
+
 def test_first_epochs_are_those_of_the_history(runs, store):
     one = OURS[f"{PAPER}.fig14"]
     observed = reproduce(one, "smoke", Plan(runs, "cpu", workers=1), store)

@@ -277,7 +277,7 @@ def _write_figure(artifact: Artifact, observed: Observations, folder: Path, pict
     if picture is None:
         return [page]
     try:
-        content = chart.to_image(picture.suffix.removeprefix("."), width=900, height=500)
+        content = chart.to_image(picture.suffix.removeprefix("."), width=900, height=chart.layout.height or 500)
     except (ValueError, RuntimeError) as error:  # as Plotly says that kaleido is not there, or has no browser
         raise ImportError(
             f"--picture: {str(error).strip().splitlines()[0]} (pip install 'lastlayer[pictures]')"

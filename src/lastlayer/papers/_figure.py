@@ -76,7 +76,7 @@ def _line_chart(artifact: Artifact, observations: Observations, wanted: Mapping[
     return chart
 
 
-def _named(axis: str, label: str) -> str:
+def named(axis: str, label: str) -> str:
     """A label as a legend shows it: numbers say of what they are."""
     return f"{axis} {label}" if label.replace(".", "").replace("-", "").replace("e", "").isdigit() else label
 
@@ -90,7 +90,7 @@ def _series(
         place = float(row.epoch) if x == "epoch" else float(row.labels[x])
         value = read_spec(artifact.columns[title], row.values)
         if value == value:
-            name = tuple(_named(axis, label) for axis, label in row.labels.items() if axis != x)
+            name = tuple(named(axis, label) for axis, label in row.labels.items() if axis != x)
             found.setdefault(name, {}).setdefault(place, []).append(value)
     return found
 
@@ -99,6 +99,6 @@ def _printed(artifact: Artifact, title: str, x: str) -> dict[tuple[str, ...], di
     found: dict[tuple[str, ...], dict[float, float]] = {}
     numbers: list[Printed] = [one for one in published(artifact) if one.column == title and one.labels.get(x)]
     for one in numbers:
-        name = tuple(_named(axis, label) for axis, label in one.labels.items() if axis != x)
+        name = tuple(named(axis, label) for axis, label in one.labels.items() if axis != x)
         found.setdefault(name, {})[float(one.labels[x])] = one.value
     return found

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lastlayer.papers._artifact import artifact
+from lastlayer.papers._figure import named
 from lastlayer.papers._normalized_scaling_runs import means, network_times, part, sphere_times
 from lastlayer.papers._observations import Observations, Row
 from lastlayer.papers._table import Printed
@@ -33,7 +34,8 @@ def figure_scores(observations: Observations, published: Sequence[Printed]) -> A
     x = str(figure["x"])
     panels: dict[str, list[Row]] = {}
     for row in observations.final():
-        panels.setdefault(", ".join(label for axis, label in row.labels.items() if axis != x), []).append(row)
+        title = ", ".join(named(axis, label) for axis, label in row.labels.items() if axis != x)
+        panels.setdefault(title, []).append(row)
     rows = math.ceil(len(panels) / 2)
     chart = make_subplots(rows, 2, subplot_titles=list(panels), vertical_spacing=0.25 / rows)
     for number, (title, found) in enumerate(panels.items()):
@@ -58,7 +60,8 @@ def figure_scores(observations: Observations, published: Sequence[Printed]) -> A
                     Scatter(x=places, y=line, mode="lines", line={"color": colour}, showlegend=False, name=title),
                     **where,
                 )
-    chart.update_xaxes(title=x, type="log" if x == "gamma" else "linear")
+    chart.update_xaxes(type="log" if x == "gamma" else "linear")
+    chart.update_xaxes(title=x, row=rows)
     chart.update_layout(
         title=f"{observations.artifact}: points and bars over training samples, lines at collapse",
         template="plotly_white",
