@@ -99,6 +99,7 @@ def test_claims_are_judged_after_the_artifact_they_rest_on(call, tmp_path):
         (("sln.table1", "--seeds", "a-b"), "--seeds must be a number"),
         (("sln.table1", "--seeds", "0"), "--seeds must be a number"),
         (("sln.table1", "--seeds", "5-3"), "--seeds must be a number"),
+        (("sln.table1", "--seeds", "99999999999"), "--seeds must be a number"),
         (("slm",), "did you mean 'sln'?"),
         (("sln", "--size", "smoke", "--only", "dataset=CIFAR-10"), "has no axis 'dataset'"),
         (("sln.table1", "--picture", "x.gif"), "--picture must end in .svg or .png"),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _OUTCOME_STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yellow", "not run": "dim"}
 _PLAIN_WIDTH = 120
+_MOST_SEEDS = 10_000
 _PICTURES = (".svg", ".png")
 
 
@@ -196,12 +197,12 @@ def _seeds(given: str | None) -> list[int] | None:
         return None
     low, dash, high = given.partition("-")
     try:
-        wanted = list(range(int(low), int(high) + 1)) if dash else list(range(int(low)))
+        wanted = range(int(low), int(high) + 1) if dash else range(int(low))
     except ValueError:
-        wanted = []
-    if not wanted:
+        wanted = range(0)
+    if not 0 < len(wanted) <= _MOST_SEEDS:
         raise ValueError(f"--seeds must be a number such as 3, or a range such as 5-9, got {given!r}")
-    return wanted
+    return list(wanted)
 
 
 def _console() -> Console:

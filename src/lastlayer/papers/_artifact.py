@@ -28,7 +28,7 @@ The file of a paper holds:
                                 first; settings are laid over the candidates alone, as for shorter ones
         curves                  true keeps the measures of every evaluation, not only the last; a list of split.measure
                                 keeps those alone before the last
-        figure                  {x, y, by, log}: which line chart to draw; x is an axis or "epoch"
+        figure                  {x, y, log}: which line chart to draw; x is an axis or "epoch"
         compute                 name of a function that makes the numbers where there is nothing to train
         observe                 name of a function that measures more on the finished runs
         together                true where observe compares runs with each other, so that it needs all of them at hand
