@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from lastlayer.runners import _convolutions
 from lastlayer.training.steps import Training, extract, objective
 
 WARM_UP_STEPS = 3
@@ -19,24 +20,29 @@ MOST_SHAPES = 256  # models one process may compile
 Step = Callable[[], None]
 
 
-def accelerate(training: Training) -> None:
+def accelerate(training: Training, *, convolutions: bool = True) -> None:
     """Let a training on a GPU run its step as a captured graph of compiled kernels, or as near to that as it can.
 
-    If capture fails the step runs compiled, if compiling fails as it is; each fall is said. The training is left as it
+    Convolutions of few channels in bfloat16 are our own, unless `convolutions` is False. If they fail they are cuDNN's,
+    if capture fails the step runs compiled, if compiling fails as it is; each fall is said. The training is left as it
     was.
     """
     if training.device.type != "cuda":
         return
     training.network.train()
     with _one_choice_of_kernels():
-        training.run_step = _fastest_step(training)
+        training.run_step = _fastest_step(training, convolutions)
 
 
-def _fastest_step(training: Training) -> Step:
+def _fastest_step(training: Training, convolutions: bool = True) -> Step:
     training.objective = _compiled_objective()
     if not training.resident:  # each step takes a batch from the host: nothing to capture
         return training.step
-    for level, make in (("a CUDA graph", _captured), ("compiled kernels", _run_once)):
+    backbone = training.network.backbone
+    levels = [("a CUDA graph", _captured), ("compiled kernels", _run_once)]
+    if convolutions and training.trial.precision == "bfloat16" and _convolutions.take(backbone):
+        levels.insert(0, ("convolutions of few channels", _captured))
+    for level, make in levels:
         before = _snapshot(training)
         try:
             return make(training)
@@ -47,6 +53,7 @@ def _fastest_step(training: Training) -> Step:
                 f"({type(error).__name__}: {reason[:200]}); going on without",
                 stacklevel=2,
             )
+            _convolutions.leave(backbone)
         finally:
             _restore(training, before)
     training.objective = objective
@@ -72,7 +79,14 @@ def _compiled_objective(backend: str | Callable[..., Any] = "inductor") -> Calla
     pack, where other trials fill the gaps between small kernels, and keeps all of them waiting for seconds.
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_SHAPES)
-    return functools.partial(objective, extract=torch.compile(extract, dynamic=False, backend=backend))
+    compiled = torch.compile(extract, dynamic=False, backend=backend)
+
+    def narrowed(backbone: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        _convolutions.narrow_weights(backbone)
+        features: torch.Tensor = compiled(backbone, inputs)
+        return features
+
+    return functools.partial(objective, extract=narrowed)
 
 
 def _run_once(training: Training) -> Step:
