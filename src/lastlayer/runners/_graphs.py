@@ -41,7 +41,7 @@ def _fastest_step(training: Training, convolutions: bool = True) -> Step:
     backbone = training.network.backbone
     levels = [("a CUDA graph", _captured), ("compiled kernels", _run_once)]
     if convolutions and training.trial.precision == "bfloat16" and _convolutions.take(backbone):
-        levels.insert(0, ("convolutions of few channels", _captured))
+        levels.insert(0, ("a CUDA graph with convolutions of our own", _captured))
     for level, make in levels:
         before = _snapshot(training)
         try:

@@ -1,0 +1,301 @@
+"""Who trains by our convolutions, and that nothing else of a network changes. The kernels: test_convolution_kernels.py.
+
+Where there is no GPU, torch's convolutions stand in for the kernels.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lastlayer import data, models
+from lastlayer.runners import Plan, _convolutions, _graphs
+from lastlayer.runners._convolutions import FewChannels, launch
+from lastlayer.runners.pack import run_packed
+from lastlayer.training import DataChoice, LossChoice, ModelChoice, Schedule, Trial
+from lastlayer.training.steps import Training, objective
+
+LAST = torch.channels_last
+TRIAL = Trial(
+    data=DataChoice("digits"),
+    model=ModelChoice("resnet20"),
+    schedule=Schedule(epochs=1),
+    batch_size=32,
+    evaluations=1,
+    precision="bfloat16",
+)
+
+
+@dataclasses.dataclass
+class Call:
+    """Stands for a launch.Call."""
+
+    out: Tensor
+    compute: Callable[[], Tensor]
+
+    def launch(self) -> None:
+        self.out.copy_(self.compute())
+
+
+@pytest.fixture
+def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(x: Tensor, weight: Tensor, y: Tensor, stride: int) -> Call:
+        return Call(y, lambda: F.conv2d(x.bfloat16(), weight, stride=stride, padding=1))
+
+    def towards_input(dy: Tensor, weight: Tensor, dx: Tensor, stride: int) -> Call:
+        return Call(dx, lambda: torch.nn.grad.conv2d_input(dx.shape, weight, dy, stride, 1))
+
+    def towards_weight(x: Tensor, dy: Tensor, dw: Tensor, stride: int) -> tuple[Call]:
+        return (Call(dw, lambda: torch.nn.grad.conv2d_weight(x.bfloat16(), dw.shape, dy, stride, 1)),)
+
+    monkeypatch.setattr(_convolutions, "_capable", lambda device: True)
+    monkeypatch.setattr(launch, "forward_call", forward)
+    monkeypatch.setattr(launch, "input_call", towards_input)
+    monkeypatch.setattr(launch, "weight_calls", towards_weight)
+
+
+def pictures(channels: int = 3, size: int = 32, count: int = 256) -> data.Dataset:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randint(0, 256, (count, channels, size, size), dtype=torch.uint8, generator=generator)
+    split = data.Split(inputs, torch.arange(count) % 10)
+    names = tuple("0123456789")
+    return data.Dataset("random", split, split, names, scale=255.0, mean=(0.5,) * channels, std=(0.3,) * channels)
+
+
+def conv(ci: int = 16, co: int = 16, kernel: int = 3, **options: Any) -> nn.Conv2d:
+    return nn.Conv2d(ci, co, kernel, **{"padding": 1, "bias": False, **options})
+
+
+class Other(nn.Conv2d):
+    """Someone else's convolution: nobody knows what its forward pass does."""
+
+
+@pytest.mark.parametrize("shape", launch.TILES)
+def test_takes_the_shapes_with_tiles(stand_ins: None, shape: tuple[int, int, int]) -> None:
+    assert _convolutions.eligible(conv(shape[0], shape[1], stride=shape[2]))
+
+
+REFUSED = {
+    "1x1": conv(kernel=1, padding=0),
+    "1x1 padded": conv(kernel=1),
+    "5x5": conv(kernel=5, padding=2),
+    "not padded": conv(padding=0),
+    "padded by words": conv(padding="same"),
+    "padded by pixels": conv(padding_mode="reflect"),
+    "dilated": conv(dilation=2),
+    "in groups": conv(groups=2),
+    "with bias": conv(bias=True),
+    "stride 3": conv(stride=3),
+    "two strides": conv(16, 32, stride=(2, 1)),
+    "48 channels": conv(16, 48),
+    "128 channels": conv(64, 128, stride=2),
+    "a stem of stride 2": conv(3, 16, stride=2),
+    "4 channels": conv(4, 16),
+    "float64": conv().double(),
+    "bfloat16": conv().bfloat16(),
+    "a subclass": Other(16, 16, 3, padding=1, bias=False),
+    "transposed": nn.ConvTranspose2d(16, 16, 3, padding=1, bias=False),
+    "no convolution": nn.Linear(16, 16),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refuses_everything_else(stand_ins: None, what: str) -> None:
+    assert not _convolutions.eligible(REFUSED[what])
+
+
+def test_refuses_a_cpu() -> None:
+    assert not _convolutions.eligible(conv())
+    assert not _convolutions.take(models.create("resnet20", (3, 32, 32)))
+
+
+@pytest.mark.parametrize(("capability", "has_triton"), [((7, 5), True), ((9, 0), False)])
+def test_refuses_old_gpus_and_a_missing_triton(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], has_triton: bool
+) -> None:
+    def capable() -> bool:
+        return _convolutions._capable(torch.device("cuda"))
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    assert capable()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name if has_triton else None)
+    assert not capable()
+
+
+def taken(network: nn.Module) -> int:
+    return sum(isinstance(module, FewChannels) for module in network.modules())
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("resnet20", 19), ("resnet56", 55), ("resnet18", 0), ("vgg11", 0), ("mlp", 0)]
+)
+def test_takes_cifar_resnets_whole_and_no_wider_network(stand_ins: None, name: str, count: int) -> None:
+    backbone = models.create(name, (3, 32, 32))
+    assert _convolutions.take(backbone) == (count > 0)
+    assert taken(backbone) == count
+
+
+def test_a_taken_network_keeps_its_state_and_its_evaluation(stand_ins: None) -> None:
+    torch.manual_seed(0)
+    backbone = models.create("resnet20", (3, 8, 8)).to(memory_format=LAST)
+    plain = copy.deepcopy(backbone)
+    parameters = list(backbone.parameters())
+    drawn = torch.get_rng_state()
+    assert _convolutions.take(backbone)
+    assert torch.equal(drawn, torch.get_rng_state())
+    assert [name for name, _ in backbone.named_modules()] == [name for name, _ in plain.named_modules()]
+    assert all(a is b for a, b in zip(parameters, backbone.parameters(), strict=True))
+    state = backbone.state_dict()
+    assert list(state) == list(plain.state_dict())
+    assert [name for name, _ in backbone.named_buffers()] == [name for name, _ in plain.named_buffers()]
+    images = torch.randn(2, 3, 8, 8)
+    for network in (backbone, copy.deepcopy(backbone)):
+        assert torch.equal(network.eval()(images), plain.eval()(images))
+    plain.load_state_dict(state)
+    _convolutions.leave(backbone)
+    assert taken(backbone) == 0
+    assert [vars(m).keys() for m in backbone.modules()] == [vars(m).keys() for m in plain.modules()]
+
+
+@pytest.mark.parametrize(
+    ("ci", "images"),
+    [(16, torch.randn(2, 16, 6, 8)), (16, torch.randn(2, 16, 8, 7)), (3, torch.randn(2, 3, 8, 8).requires_grad_())],
+)
+def test_inputs_without_a_kernel_are_convolved_plainly(
+    stand_ins: None, monkeypatch: pytest.MonkeyPatch, ci: int, images: Tensor
+) -> None:
+    monkeypatch.setattr(_convolutions, "conv3x3", lambda *args: pytest.fail("by kernels"))
+    one = conv(ci)
+    wanted = one(images)
+    _convolutions.take(nn.Sequential(one))
+    assert torch.equal(one(images), wanted)
+
+
+def test_too_many_elements_for_32_bits_are_convolved_plainly(stand_ins: None) -> None:
+    one = conv()
+    assert _convolutions._has_kernel(torch.empty(2**19 - 1, 16, 16, 16, device="meta"), one)
+    assert not _convolutions._has_kernel(torch.empty(2**19, 16, 16, 16, device="meta"), one)
+    widening = conv(16, 32, stride=2)
+    assert not _convolutions._has_kernel(torch.empty(2**18, 16, 16, 16, device="meta"), widening)
+
+
+def gradients(training: Training, compiled: Callable[..., Any]) -> list[Tensor]:
+    inputs, target, _ = training.draw()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, logits = compiled(training.network, training.loss, None, inputs, target)
+    return [loss.detach(), logits.detach(), *torch.autograd.grad(loss, list(training.network.parameters()))]
+
+
+def test_a_step_is_that_of_torch_and_compiled_once_for_all(stand_ins: None) -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def counted(graph: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = _graphs._compiled_objective(counted)
+    dataset = pictures(size=16)
+    for seed, name in enumerate(("ce", "sln")):
+        trial = dataclasses.replace(TRIAL, loss=LossChoice(name), seed=seed).resolved()
+        plain, ours = Training(trial, dataset), Training(trial, dataset)
+        for training in (plain, ours):
+            training.network.to(memory_format=LAST).train()
+        assert _convolutions.take(ours.network.backbone)
+        with torch.no_grad():  # the rounded weights follow the weights
+            for training in (plain, ours):
+                training.network.backbone.conv1.weight.mul_(1.5)
+        for a, b in zip(gradients(ours, compiled), gradients(plain, objective), strict=True):
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
+            assert (a - b).norm() <= 0.02 * b.norm()
+    assert len(graphs) == 1
+    ours_in_graph = sum("conv3x3" in str(node.target) for node in graphs[0].graph.nodes)
+    assert ours_in_graph == 19
+
+
+def run_first(training: Training) -> Callable[[], None]:
+    training.step()
+    return training.step
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_training_whose_kernels_fail_falls_to_plain_convolutions(
+    stand_ins: None, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    def broken(*_: object) -> Call:
+        raise RuntimeError("out of shared memory")
+
+    if not works:
+        monkeypatch.setattr(launch, "weight_calls", broken)
+    monkeypatch.setattr(_graphs, "_captured", run_first)
+    compiled = _graphs._compiled_objective("eager")
+    monkeypatch.setattr(_graphs, "_compiled_objective", lambda: compiled)
+    training = Training(TRIAL.resolved(), pictures(size=8))
+    before = {name: value.clone() for name, value in training.network.state_dict().items()}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        step = _graphs._fastest_step(training)
+    falls = [str(one.message) for one in said if "does not run as" in str(one.message)]
+    assert len(falls) == (not works)
+    assert all("convolutions of our own (RuntimeError: out of shared memory)" in fall for fall in falls)
+    assert taken(training.network) == (19 if works else 0)
+    assert all(torch.equal(before[name], value) for name, value in training.network.state_dict().items())
+    step()
+    assert int(training.cursor) == 1
+    assert float(training.total) > 0
+
+
+@pytest.mark.parametrize(("precision", "convolutions"), [("float32", True), ("bfloat16", False)])
+def test_only_bfloat16_and_only_if_wanted(
+    stand_ins: None, monkeypatch: pytest.MonkeyPatch, precision: str, convolutions: bool
+) -> None:
+    monkeypatch.setattr(_graphs, "_captured", lambda training: training.step)
+    training = Training(dataclasses.replace(TRIAL, precision=precision).resolved(), pictures(size=8))
+    _graphs._fastest_step(training, convolutions)
+    assert taken(training.network) == 0
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_captured_steps_follow_those_with_cudnn() -> None:
+    dataset = pictures(count=512).to("cuda")
+    losses = []
+    for convolutions in (True, False):
+        training = Training(TRIAL.resolved(), dataset, "cuda")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".* does not run as")
+            _graphs.accelerate(training, convolutions=convolutions)
+        assert taken(training.network) == (19 if convolutions else 0)
+        totals = []
+        for _ in range(8):
+            training.run_step()
+            totals.append(float(training.total))
+        losses.append(totals)
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_trial_by_our_kernels_has_the_same_bits_alone_and_packed(tmp_path: Path) -> None:
+    dataset = pictures(count=512)
+    names = ("ce", "sln", "bce", "ls")
+    trials = [dataclasses.replace(TRIAL, loss=LossChoice(name), seed=i).resolved() for i, name in enumerate(names)]
+    packed, alone = Plan(tmp_path / "packed", "cuda", pack=4), Plan(tmp_path / "alone", "cuda", pack=1)
+    for plan in (packed, alone):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".* does not run as")
+            events = list(run_packed(trials, deque(range(4)), plan, torch.device("cuda"), dataset))
+        assert [event.kind for event in events if event.kind in ("done", "failed")] == ["done"] * 4
+    for trial in trials:
+        ours, theirs = (plan.folder(trial).tensors("weights") for plan in (packed, alone))
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours), trial.loss.name
