@@ -231,3 +231,15 @@ def test_on_a_gpu_a_trial_that_was_cut_goes_on_and_is_finished(tmp_path: Path) -
     steps.close()
     finish_fit(fit(trial, tmp_path / "run", device="cuda"))
     assert RunFolder(tmp_path / "run").tensors("snapshots")["points"].isfinite().all()
+
+
+@pytest.mark.parametrize(("free", "emptied"), [(9, 1), (10, 0)])
+def test_what_ended_trials_left_is_given_back_where_too_little_is_free(
+    free: int, emptied: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 80))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append(1))
+    pack._make_room(torch.device("cuda"), 10)
+    pack._make_room(torch.device("cpu"), 1 << 60)
+    assert len(calls) == emptied

@@ -93,3 +93,43 @@ def test_without_a_folder_nothing_is_written(device: torch.device) -> None:
     with Saver(None, device) as saver:
         saver.save(1, {"epoch": 1}, {"weight": torch.ones(1)})
         saver.wait()
+
+
+def test_beside_a_gpu_checkpoints_come_no_faster_than_they_are_written_and_metrics_miss_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Reached)
+    folder = started(tmp_path / "run")
+    may_write = threading.Event()
+    written: list[int] = []
+    monkeypatch.setattr(RunFolder, "save_checkpoint", lambda *given: written.append(given[1]) or may_write.wait(10))
+    with Saver(folder, torch.device("cuda")) as saver:
+        for epoch in range(1, 10):
+            saver.save(epoch, {"epoch": epoch}, {"epoch": epoch}, must=epoch == 9)
+        assert not saver.is_idle
+        may_write.set()
+        saver.wait()
+        assert saver.is_idle
+    assert written == [1, 9]
+    assert [line["epoch"] for line in folder.metrics()] == list(range(1, 10))
+
+
+def test_beside_a_gpu_a_checkpoint_is_due_again_after_fifty_times_what_the_last_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Reached)
+    now = [100.0]
+    monkeypatch.setattr("lastlayer.training.saving.time.monotonic", lambda: now[0])
+    written: list[int] = []
+
+    def in_two_seconds(self: RunFolder, epoch: int, state: dict[str, Any]) -> None:
+        written.append(epoch)
+        now[0] += 2
+
+    monkeypatch.setattr(RunFolder, "save_checkpoint", in_two_seconds)
+    with Saver(started(tmp_path / "run"), torch.device("cuda")) as saver:
+        for epoch, moment in ((1, 100), (2, 200), (3, 201.9), (4, 202), (5, 303.9), (6, 304)):
+            now[0] = moment
+            saver.save(epoch, {"epoch": epoch}, {"epoch": epoch})
+            saver.wait()
+    assert written == [1, 4, 6]  # ended at 102, so due at 202; ended at 204, due at 304

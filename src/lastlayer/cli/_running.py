@@ -46,7 +46,7 @@ def run(trials: Sequence[Trial], plan: Plan, title: str, dataset: Dataset | None
             for event in events:
                 show(event)
     except KeyboardInterrupt:
-        typer.echo(f"\nstopped; every whole epoch is kept. To continue: {command}", err=True)
+        typer.echo(f"\nstopped; checkpoints are kept. To continue: {command}", err=True)
         raise typer.Exit(130) from None
 
 

@@ -10,6 +10,7 @@ checkpoints) starts at once while the others go on.
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,7 @@ def run_packed(
     """
     shared = _SharedData(plan, device, dataset)
     lanes: list[_Lane] = []
+    streams: list[Any] = []  # that no lane uses; memory set aside for a stream serves no other, so they are taken again
     size = plan.pack
     free = _free_memory(device)
     try:
@@ -49,11 +51,14 @@ def run_packed(
             if pending and len(lanes) < (size or 1):
                 index = pending.popleft()
                 yield Event(index, "start")
-                lanes.append(_Lane(index, trials[index], plan, device, shared.load(trials[index].data)))
+                _make_room(device, free // (size or LARGEST_PACK))
+                stream = streams.pop() if streams else _new_stream(device)
+                lanes.append(_Lane(index, trials[index], plan, device, stream, shared.load(trials[index].data)))
             for lane in lanes:
                 yield from lane.turn()
             if size is None and any(lane.has_stepped for lane in lanes):
                 size = _pack_size(device, free)
+            streams += [lane.stream for lane in lanes if lane.ended]
             lanes = [lane for lane in lanes if not lane.ended]
             if lanes and all(lane.is_ahead() for lane in lanes):
                 time.sleep(IDLE_SECONDS)
@@ -64,6 +69,18 @@ def run_packed(
 
 def _free_memory(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+
+
+def _make_room(device: torch.device, wanted: int) -> None:
+    """Give back what ended trials have left, graphs above all, where less than is wanted is free: none can be while a
+    graph is captured. The device waits meanwhile, so not without need."""
+    if device.type == "cuda" and _free_memory(device) < wanted:
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def _new_stream(device: torch.device) -> Any:
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 
 def _pack_size(device: torch.device, free_before: int) -> int:
@@ -101,10 +118,12 @@ class _SharedData:
 class _Lane:
     """A trial on a stream of its own."""
 
-    def __init__(self, index: int, trial: Trial, plan: Plan, device: torch.device, dataset: Dataset | None) -> None:
+    def __init__(
+        self, index: int, trial: Trial, plan: Plan, device: torch.device, stream: Any, dataset: Dataset | None
+    ) -> None:
         self.index = index
         self.report = Reporter(index)
-        self.stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self.stream = stream
         self.steps = fit(
             trial,
             plan.folder(trial),

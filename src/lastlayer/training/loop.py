@@ -183,10 +183,13 @@ def _fit(
                     "threads": torch.get_num_threads(),
                     "checksums": dict(dataset.checksums),
                 },
+                must=training.epoch == trial.schedule.epochs,
             )
         if training.epoch == trial.schedule.epochs:
             break
         yield from training.train_epoch()
+    while not saver.is_idle:
+        yield training.pause()
     saver.wait()
     pictures = measuring.finished_snapshots(sorted(pictured), taken)
     return (yield from _finish(training, folder, history, pictures, time.perf_counter() - began))

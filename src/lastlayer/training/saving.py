@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
@@ -11,6 +14,8 @@ import torch
 
 from lastlayer.runs import RunFolder
 
+SHARE = 0.02  # of the time, at most, that writing checkpoints may take beside a GPU
+
 
 class Saver:
     """Writes metrics and checkpoints of a run: at once on the CPU, in a thread where a GPU trains meanwhile.
@@ -18,6 +23,9 @@ class Saver:
     A checkpoint is copied when it is asked for, behind the work the device has been given and before what it is given
     next; only the writing waits. One is written at a time, and an error of writing is raised by the next call. Leaving
     the context waits for what is being written, so that nobody else writes to the run by then.
+
+    Beside a GPU a checkpoint is left out while the one before is not written, or not long enough ago for SHARE: the
+    thread takes turns with the one that keeps the device busy, and epochs may be shorter than writing a large network.
 
     Args:
         folder: of the run; None writes nothing.
@@ -27,7 +35,8 @@ class Saver:
     def __init__(self, folder: RunFolder | None, device: torch.device) -> None:
         self.folder = folder
         self._writer = ThreadPoolExecutor(1, "checkpoint") if device.type == "cuda" and folder is not None else None
-        self._writing: Future[None] | None = None
+        self._writing: deque[Future[None]] = deque()
+        self._next = 0.0  # the time from which on a checkpoint may be written again; never while one is being written
 
     def __enter__(self) -> Saver:
         return self
@@ -38,16 +47,29 @@ class Saver:
         if self._writer is not None:
             self._writer.shutdown(wait=True)
 
-    def save(self, epoch: int, line: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        """Append a line to the metrics and write the checkpoint of an epoch."""
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being written."""
+        return all(writing.done() for writing in self._writing)
+
+    def save(self, epoch: int, line: Mapping[str, Any], state: Mapping[str, Any], *, must: bool = False) -> None:
+        """Append a line to the metrics and write the checkpoint of an epoch, if it `must` be or its time has come.
+
+        Raises:
+            OSError: when what was asked for before could not be written.
+        """
         if self._writer is None:
             self._write(epoch, line, _copied(state), None)
             return
-        self.wait()
-        copied = _copied(state)
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record()
-        self._writing = self._writer.submit(self._write, epoch, dict(line), copied, done)
+        while self._writing and self._writing[0].done():
+            self._writing.popleft().result()
+        copied = done = None
+        if must or time.monotonic() >= self._next:
+            self._next = math.inf
+            copied = _copied(state)
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            done.record()
+        self._writing.append(self._writer.submit(self._write, epoch, dict(line), copied, done))
 
     def wait(self) -> None:
         """Until what was asked for is written.
@@ -55,17 +77,20 @@ class Saver:
         Raises:
             OSError: when it could not be.
         """
-        if self._writing is not None:
-            writing, self._writing = self._writing, None
-            writing.result()
+        while self._writing:
+            self._writing.popleft().result()
 
     def _write(self, epoch: int, line: Mapping[str, Any], state: Any, copied: Any) -> None:
         if self.folder is None:
             return
         if copied is not None:
             copied.synchronize()
+        began = time.monotonic()
         self.folder.append_metrics(line)
-        self.folder.save_checkpoint(epoch, state)
+        if state is not None:
+            self.folder.save_checkpoint(epoch, state)
+            ended = time.monotonic()
+            self._next = ended + (ended - began) / SHARE
 
 
 def _copied(state: Any) -> Any:

@@ -336,10 +336,14 @@ class Training:
             details,
         )
 
+    def pause(self) -> Progress:
+        """What to yield between epochs, where something is waited for."""
+        return self._progress(self.epoch * self.steps_per_epoch, measuring=True)
+
     def outputs(self, split: data.Split, network: Network | None = None) -> Generator[Progress, None, Outputs]:
         """`measuring.outputs` of the network, or of another, yielding until the device has made them."""
         batches = measuring.outputs_in_turns(self.network if network is None else network, split)
-        progress = self._progress(self.epoch * self.steps_per_epoch, measuring=True)
+        progress = self.pause()
         while True:
             yield progress  # before the first batch too, which may take long
             try:
