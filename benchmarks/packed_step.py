@@ -31,14 +31,14 @@ from packed import BATCH, cifar_like
 SAMPLES = 50_000
 
 
-def lanes(trial: Trial, dataset: data.Dataset, count: int) -> list[tuple[Training, Any]]:
+def lanes(trial: Trial, dataset: data.Dataset, count: int, *, convolutions: bool = True) -> list[tuple[Training, Any]]:
     """Trainings ready to step, each with a stream of its own."""
     made = []
     for i in range(count):
         loss = LossChoice(("ce", "sln", "bce", "ls")[i % 4])
         one = dataclasses.replace(trial, loss=loss, seed=i, optimiser=Optimiser(lr=0.01, weight_decay=1e-4))
         training = Training(one.resolved(), dataset, "cuda")
-        accelerate(training)
+        accelerate(training, convolutions=convolutions)
         made.append((training, torch.cuda.Stream()))
     return made
 

@@ -1,7 +1,12 @@
 """What every test shares."""
 
+import os
+
 import pytest
 import torch
+
+if not torch.cuda.is_available():  # read when triton is imported, which torch.compile does too, in any test
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,17 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
-pytest.importorskip("triton")
-
 import torch.nn.functional as F
 from torch import Tensor
 
 from lastlayer.runners import _convolutions
 from lastlayer.runners._convolutions import conv3x3, launch
 
+pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LAST = torch.channels_last
 STEP = 2.0**-8 if torch.cuda.is_available() else 2.0**-7  # of bfloat16: the interpreter cuts off, a GPU rounds
