@@ -1,5 +1,6 @@
 """What every test shares."""
 
+import math
 import os
 
 import pytest
@@ -19,6 +20,12 @@ def _one_thread_from_the_start() -> None:
 def _one_thread() -> None:
     """Two test processes on two cores: more threads than that fight, and results on the CPU depend on their number."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def checkpoint_after_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long writing takes."""
+    monkeypatch.setattr("lastlayer.training.saving.SHARE", math.inf)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -73,9 +73,10 @@ import json, os, signal, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from lastlayer.training import Trial
+from lastlayer.training import Trial, saving
 from lastlayer.training.loop import fit
 
+saving.SHARE = float("inf")  # a checkpoint after every epoch
 when, what = sys.argv[3:]
 replace = os.replace
 
@@ -108,6 +109,7 @@ DEATHS = [
 ]
 
 
+@pytest.mark.usefixtures("checkpoint_after_every_epoch")
 def test_kill_nine_at_any_moment_and_resume_gives_the_same_bits(tmp_path: Path) -> None:
     trial = dataclasses.replace(TRIAL, schedule=Schedule(epochs=6), evaluations=3, loss=LossChoice("sln")).resolved()
     whole, cut = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "cut")

@@ -1,6 +1,7 @@
 """Runs that were cut, damaged or refused: nothing is lost, nothing is counted twice, and the bits are the same."""
 
 import dataclasses
+import math
 import shutil
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 import lastlayer
 from lastlayer import reports
 from lastlayer.runs import RunFolder
-from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial, measuring
+from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial, measuring, saving
 from lastlayer.training.loop import finish_fit, fit
 from lastlayer.training.steps import DivergedError
 
@@ -52,10 +53,25 @@ def assert_same(one: Path, other: Path) -> None:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    finish_fit(fit(TRIAL, folder))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(saving, "SHARE", math.inf)  # a checkpoint after every epoch
+        finish_fit(fit(TRIAL, folder))
     return folder
 
 
+def test_epochs_after_the_last_checkpoint_are_trained_again_to_the_same_bits(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving, "SHARE", 1e-9)  # the first and the last alone
+    run = cut_after(TRIAL, tmp_path / "cut", 3)
+    assert [path.name for path in run.path.glob("checkpoint-*")] == ["checkpoint-0000.pt"]
+    assert [line["epoch"] for line in run.metrics()] == [0, 1, 2, 3]
+    finish_fit(fit(TRIAL, run.path))
+    assert_same(whole, run.path)
+    assert [path.name for path in sorted(run.path.glob("checkpoint-*"))] == ["checkpoint-0001.pt", "checkpoint-0004.pt"]
+
+
+@pytest.mark.usefixtures("checkpoint_after_every_epoch")
 @pytest.mark.parametrize("damaged", [0, 1, 2])
 def test_damaged_checkpoints_fall_back_to_the_same_bits(tmp_path: Path, whole: Path, damaged: int) -> None:
     run = cut_after(TRIAL, tmp_path / "cut", 3)

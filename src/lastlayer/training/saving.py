@@ -14,7 +14,7 @@ import torch
 
 from lastlayer.runs import RunFolder
 
-SHARE = 0.02  # of the time, at most, that writing checkpoints may take beside a GPU
+SHARE = 0.02  # of the time, at most, that writing checkpoints may take
 
 
 class Saver:
@@ -24,8 +24,8 @@ class Saver:
     next; only the writing waits. One is written at a time, and an error of writing is raised by the next call. Leaving
     the context waits for what is being written, so that nobody else writes to the run by then.
 
-    Beside a GPU a checkpoint is left out while the one before is not written, or not long enough ago for SHARE: the
-    thread takes turns with the one that keeps the device busy, and epochs may be shorter than writing a large network.
+    A checkpoint is left out while the one before is not written, or not long enough ago for SHARE: epochs may be
+    shorter than writing the network, and a thread that writes takes turns with the one that keeps a GPU busy.
 
     Args:
         folder: of the run; None writes nothing.
@@ -58,15 +58,16 @@ class Saver:
         Raises:
             OSError: when what was asked for before could not be written.
         """
-        if self._writer is None:
-            self._write(epoch, line, _copied(state), None)
-            return
         while self._writing and self._writing[0].done():
             self._writing.popleft().result()
         copied = done = None
         if must or time.monotonic() >= self._next:
             self._next = math.inf
             copied = _copied(state)
+        if self._writer is None:
+            self._write(epoch, line, copied, None)
+            return
+        if copied is not None:
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record()
         self._writing.append(self._writer.submit(self._write, epoch, dict(line), copied, done))
