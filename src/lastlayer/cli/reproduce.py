@@ -82,26 +82,25 @@ def reproduce(
         _make_folder("--out", out)
         if any(artifact.compute is None for artifact in chosen):
             _make_folder("--runs", runs)
+        papers.reproduce_all(
+            chosen,
+            size,
+            plan,
+            store,
+            only={artifact.name: _only(only, artifact) for artifact in chosen},
+            seeds=_seeds(seeds),
+            run=run,
+            tell=lambda line: typer.echo(line, err=True),
+        )
     for artifact in chosen:
+        observed = store.read(artifact.name, size)
         if show:
-            observed = store.read(artifact.name, size)
             others = [one for one in store.sizes(artifact.name) if one != size]
             if not observed.rows:
                 but = "; without --show it is run"
                 if others:
                     but = f", but at {' and '.join(others)}: --size {others[-1]}"
                 typer.echo(f"{artifact.name}: nothing at size {size}{but}", err=True)
-        else:
-            observed = papers.reproduce(
-                artifact,
-                size,
-                plan,
-                store,
-                only=_only(only, artifact),
-                seeds=_seeds(seeds),
-                run=run,
-                tell=lambda line: typer.echo(line, err=True),
-            )
         _print_artifact(console, artifact, observed, _only(only, artifact))
         for path in _write_figure(artifact, observed, runs, picture):
             console.print(f"figure: {path}", highlight=False)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from lastlayer.papers._artifact import Artifact, Cell, Grid, Labels, Selection, Size, resolve
@@ -19,6 +20,7 @@ ABOVE_CHANCE = 1.05  # times the share of the largest class: a run below that on
 
 Run = Callable[[Sequence[Trial], Plan, str], None]
 Told = Callable[[str], None]
+Group = tuple[str, ...]  # labels of the axes for which settings are chosen
 
 
 def reproduce(
@@ -47,47 +49,120 @@ def reproduce(
     Returns:
         Everything observed so far at this size.
     """
-    grid = restricted(artifact, size, only, seeds)
-    if artifact.compute is not None:
-        here = _facts_here()  # once, and first: commits made meanwhile have no part in it
-        compute = getattr(_module(artifact), artifact.compute)
-        rows = [dataclasses.replace(row, facts=here | dict(row.facts)) for row in compute(**grid.arguments)]
-    else:
-        rows = _trained(artifact, size, grid, plan, store, run or _run_quietly, tell)
-    store.add(artifact.name, size, rows)
-    return store.read(artifact.name, size)
+    wanted = {artifact.name: only or {}}
+    return reproduce_all([artifact], size, plan, store, only=wanted, seeds=seeds, run=run, tell=tell)[0]
 
 
-def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Store, run: Run, tell: Told) -> list[Row]:
-    """The rows of a grid after training what the store does not have yet."""
-    teachers = grid.teachers()
+def reproduce_all(
+    artifacts: Sequence[Artifact],
+    size: Size,
+    plan: Plan,
+    store: Store,
+    *,
+    only: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
+    seeds: Sequence[int] | None = None,
+    run: Run | None = None,
+    tell: Told = lambda line: None,
+) -> list[Observations]:
+    """`reproduce` of several, whose trials run side by side, a trial that several share once.
 
-    def train(trials: Sequence[Trial], title: str) -> None:
-        if trials and teachers:
-            run(teachers, plan, f"{artifact.name}: teachers")
-            teachers.clear()
-        if trials:
-            run(trials, plan, f"{artifact.name}{title}")
+    Args:
+        only: labels to keep, by artifact and axis.
+    """
+    works = {
+        artifact.name: _observed(artifact, size, restricted(artifact, size, (only or {}).get(artifact.name), seeds),
+                                 plan, store, tell)
+        for artifact in artifacts
+    }  # fmt: skip
+    working = dict(works)
+    while working:
+        batches: dict[str, Sequence[Trial]] = {}
+        for name, work in list(working.items()):
+            try:
+                batches[name] = next(work)
+            except StopIteration:
+                del working[name]
+        trials = {trial.identity: trial for batch in batches.values() for trial in batch}
+        if not trials:
+            continue
+        names = ", ".join(name for name, batch in batches.items() if batch)
+        try:
+            (run or _run_quietly)(list(trials.values()), plan, f"{names}, {size}")
+        except BaseException as error:  # Ctrl-C too: what is done counts
+            for work in working.values():
+                with contextlib.suppress(type(error)):
+                    work.throw(error)
+            raise
+    return [store.read(artifact.name, size) for artifact in artifacts]
 
-    chosen = [""] * len(grid.cells)
-    if grid.selection is not None:
-        grid, chosen = _select(artifact, size, grid, grid.selection, plan, store, train, tell)
-    known: set[tuple[object, ...]] = set()
-    if not artifact.together:
-        stored = store.read(artifact.name, size).rows
-        known = {_place(row.labels, row.seed, row.facts.get("run", "")) for row in stored if row.status != "failed"}
-    wanted = [(cell, seed, resolve(cell.trial, {"seed": seed})) for cell in grid.cells for seed in grid.seeds]
-    missing = {
-        trial.identity: trial for cell, seed, trial in wanted if _place(cell.labels, seed, trial.identity) not in known
-    }
-    if len(missing) < len({trial.identity for _, _, trial in wanted}):
-        tell(f"what {store.path(artifact.name, size)} has already is not run again: delete the file to do so")
+
+Work = Generator[Sequence[Trial], None, None]  # yields what must be trained before it goes on
+
+
+def _observed(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Store, tell: Told) -> Work:
+    """Merge what an artifact shows into the store."""
+    if artifact.compute is None:
+        yield from _trained(artifact, size, grid, plan, store, tell)
+        return
+    here = _facts_here()  # once, and first: commits made meanwhile have no part in it
+    compute = getattr(_module(artifact), artifact.compute)
+    store.add(
+        artifact.name,
+        size,
+        [dataclasses.replace(row, facts=here | dict(row.facts)) for row in compute(**grid.arguments)],
+    )
+
+
+def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Store, tell: Told) -> Work:
+    """Merge the rows of a grid into the store after training what it does not have yet.
+
+    First come teachers, candidates that need none and cells for which nothing is chosen; then candidates that were
+    waiting for a teacher; then the rest.
+    """
+    groups = {} if grid.selection is None else _groups(grid, grid.selection)
+    tried = {} if grid.selection is None else {g: candidates(grid.selection, cell) for g, cell in groups.items()}
+    tested = {row.facts.get("run") for row in store.read(artifact.name, size, tried=True).rows if row.status == "done"}
+    stored = [] if artifact.together else store.read(artifact.name, size).rows
+    known = {_place(row.labels, row.seed, row.facts.get("run", "")) for row in stored if row.status != "failed"}
+
+    def untried(*, taught: bool) -> list[Trial]:
+        made = [trial for g, cell in groups.items() if (cell.teacher is not None) == taught for trial in tried[g]]
+        return [trial for trial in made if trial.identity not in tested]
+
+    def missing(cells: Iterable[Cell]) -> list[Trial]:
+        made = [(cell, seed, resolve(cell.trial, {"seed": seed})) for cell in cells for seed in grid.seeds]
+        return [trial for cell, seed, trial in made if _place(cell.labels, seed, trial.identity) not in known]
+
+    def keep(grid: Grid, chosen: Sequence[str], tell: Told) -> None:
+        store.add(artifact.name, size, _observe(artifact, grid, plan, chosen, known, tell))
+
+    open_ = [cell for cell in grid.cells if grid.selection and _group(grid.selection, cell.labels) in groups]
+    settled = dataclasses.replace(grid, cells=tuple(cell for cell in grid.cells if cell not in open_))
+    places = {place[:-1] for place in known}
+    teachers = [
+        cell.teacher
+        for cell in grid.cells
+        if cell.teacher is not None
+        and (untried(taught=True) or any(_place(cell.labels, seed, "")[:-1] not in places for seed in grid.seeds))
+    ]
+    chosen = [""] * len(settled.cells)
     try:
-        train(list(missing.values()), f", {size}")
-    except BaseException:  # Ctrl-C too: what is done counts
-        store.add(artifact.name, size, _observe(artifact, grid, plan, chosen, known, lambda line: None))
+        free = missing(cell for cell in settled.cells if cell.teacher is None)
+        yield [*teachers, *untried(taught=False), *free]
+        yield untried(taught=True)
+        if grid.selection is not None:
+            _keep_tried(artifact, size, grid.selection, groups, tried, plan, store)
+            settled, chosen = _select(artifact, size, grid, grid.selection, groups, tried, store, tell)
+        left = missing(settled.cells)
+        if len({trial.identity for trial in left}) < len({trial.identity for trial in settled.trials()}):
+            tell(f"what {store.path(artifact.name, size)} has already is not run again: delete the file to do so")
+        yield [trial for trial in left if trial not in free]
+    except BaseException:
+        if grid.selection is not None:
+            _keep_tried(artifact, size, grid.selection, groups, tried, plan, store)
+        keep(settled, chosen, lambda line: None)
         raise
-    return _observe(artifact, grid, plan, chosen, known, tell)
+    keep(settled, chosen, tell)
 
 
 def restricted(
@@ -136,34 +211,39 @@ def _combinations(cell: Cell) -> list[dict[str, Any]]:
     return [dict(zip(cell.over, values, strict=True)) for values in itertools.product(*cell.over.values())]
 
 
+def _keep_tried(
+    artifact: Artifact,
+    size: Size,
+    selection: Selection,
+    groups: Mapping[Group, Cell],
+    tried: Mapping[Group, Sequence[Trial]],
+    plan: Plan,
+    store: Store,
+) -> None:
+    """Merge the candidates that ended into the store."""
+    rows = [
+        row
+        for group, made in tried.items()
+        for trial, settings in zip(made, _combinations(groups[group]), strict=True)
+        for row in _candidate_rows({axis: groups[group].labels[axis] for axis in selection.per}, settings,
+                                   trial, plan.folder(trial))
+    ]  # fmt: skip
+    store.add(artifact.name, size, rows, tried=True)
+
+
 def _select(
     artifact: Artifact,
     size: Size,
     grid: Grid,
     selection: Selection,
-    plan: Plan,
+    groups: Mapping[Group, Cell],
+    tried: Mapping[Group, Sequence[Trial]],
     store: Store,
-    train: Callable[[Sequence[Trial], str], None],
     tell: Told,
 ) -> tuple[Grid, list[str]]:
     """The grid with the settings that did best on validation, and what was chosen for each cell."""
-    groups = _groups(grid, selection)
-    tried = {group: candidates(selection, cell) for group, cell in groups.items()}
-    known = {row.facts.get("run") for row in store.read(artifact.name, size, tried=True).rows if row.status == "done"}
-    unique = {trial.identity: trial for made in tried.values() for trial in made if trial.identity not in known}
-    try:
-        train(list(unique.values()), f": choosing {_names(groups.values())}")
-    finally:
-        rows = [
-            row
-            for group, made in tried.items()
-            for trial, settings in zip(made, _combinations(groups[group]), strict=True)
-            for row in _candidate_rows({axis: groups[group].labels[axis] for axis in selection.per}, settings,
-                                       trial, plan.folder(trial))
-        ]  # fmt: skip
-        store.add(artifact.name, size, rows, tried=True)
     scores = _scores(store.read(artifact.name, size, tried=True))
-    best: dict[tuple[str, ...], dict[str, Any]] = {}
+    best: dict[Group, dict[str, Any]] = {}
     for group, made in tried.items():
         found = [scores.get(trial.identity) for trial in made]
         winner, score = best_candidate(made, found)
@@ -282,21 +362,17 @@ def _module(artifact: Artifact) -> Any:
     return importlib.import_module(f"lastlayer.papers.{artifact.paper}")
 
 
-def _groups(grid: Grid, selection: Selection) -> dict[tuple[str, ...], Cell]:
+def _groups(grid: Grid, selection: Selection) -> dict[Group, Cell]:
     """The first cell of each group that has something to choose."""
-    groups: dict[tuple[str, ...], Cell] = {}
+    groups: dict[Group, Cell] = {}
     for cell in grid.cells:
         if cell.over:
             groups.setdefault(_group(selection, cell.labels), cell)
     return groups
 
 
-def _group(selection: Selection, labels: Labels) -> tuple[str, ...]:
+def _group(selection: Selection, labels: Labels) -> Group:
     return tuple(labels[axis] for axis in selection.per)
-
-
-def _names(cells: Iterable[Cell]) -> str:
-    return ", ".join(dict.fromkeys(name.rpartition(".")[2] for cell in cells for name in cell.over))
 
 
 def _text(settings: Mapping[str, Any]) -> str:

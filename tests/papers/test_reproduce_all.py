@@ -1,0 +1,114 @@
+"""Several artifacts at once: their trials run side by side, in an order that respects what waits for what."""
+
+import pytest
+
+from lastlayer.papers import Store, reproduce_all
+from lastlayer.papers._artifact import parse
+from lastlayer.runners import Plan, run_trials
+
+TEXT = """
+[paper]
+id = "000"
+title = "test"
+[settings]
+"data" = { name = "digits", train = 200 }
+"model" = { name = "mlp", options = { width = 8 } }
+"schedule.epochs" = 3
+"batch_size" = 50
+"optimiser.lr" = 0.3
+"evaluations" = 1
+
+[artifacts.table1]
+where = "Table 1"
+shows = "a test"
+columns = { accuracy = "test.accuracy%" }
+axes.loss."CE" = { "loss.name" = "ce" }
+axes.loss."SLN" = { "loss.name" = "sln" }
+axes.loss."KD" = { "loss.name" = "kd" }
+select = { per = ["loss"] }
+cases = [
+    { when = { loss = ["SLN"] }, select = { "optimiser.lr" = [0.01, 0.1] } },
+    { when = { loss = ["KD"] }, teacher = { "model.options.width" = 16, "loss" = { name = "ce" } } },
+]
+
+[artifacts.table2]
+where = "Table 2"
+shows = "another"
+columns = { accuracy = "test.accuracy%" }
+axes.loss."CE" = { "loss.name" = "ce" }
+axes.loss."BCE" = { "loss.name" = "bce" }
+
+[artifacts.table3]
+like = "table1"
+shows = "a taught cell with something to choose"
+cases = [
+    { when = { loss = ["KD"] }, teacher = { "model.options.width" = 16, "loss" = { name = "ce" } }, select = { "optimiser.lr" = [0.01, 0.1] } },
+]
+"""  # noqa: E501
+
+
+@pytest.fixture
+def plan(tmp_path):
+    return Plan(tmp_path / "runs", "cpu", workers=1)
+
+
+class Noting:
+    """Trains, and notes in which batch what was trained; stops when so many trials are done."""
+
+    def __init__(self, stop=None):
+        self.batches, self.titles, self.stop, self.done = [], [], stop, 0
+
+    def __call__(self, trials, plan, title):
+        self.titles.append(title)
+        self.batches.append([self.name(trial) for trial in trials])
+        for event in run_trials(trials, plan):
+            self.done += event.kind == "done"
+            if self.done == self.stop:
+                raise KeyboardInterrupt
+
+    @staticmethod
+    def name(trial):
+        if trial.model.options["width"] == 16:
+            return "teacher"
+        return f"{trial.loss.name} {trial.optimiser.lr} tried" if trial.data.holdout else trial.loss.name
+
+
+def test_two_artifacts_run_side_by_side_and_share_their_trials(tmp_path, plan):
+    made, store, run = parse("sln", TEXT), Store(tmp_path), Noting()
+    one, two = made["sln.table1"], made["sln.table2"]
+    observed = reproduce_all([one, two], "paper", plan, store, run=run)
+    assert run.batches == [["teacher", "sln 0.01 tried", "sln 0.1 tried", "ce", "bce"], ["sln", "kd"]]
+    assert run.titles == ["sln.table1, sln.table2, paper", "sln.table1, paper"]
+    for seen, losses in zip(observed, (("CE", "SLN", "KD"), ("CE", "BCE")), strict=True):
+        assert all(seen.values("test.accuracy", loss=loss).keys() == {0} for loss in losses)
+    assert observed[0].values("test.accuracy", loss="CE") == observed[1].values("test.accuracy", loss="CE")
+
+    again = Noting()
+    bare = Plan(tmp_path / "another", "cpu", workers=1)
+    assert reproduce_all([one, two], "paper", bare, store, run=again) == observed
+    assert not again.batches  # not even the teacher: everything is written down
+
+
+def test_candidates_that_are_taught_wait_for_their_teacher(tmp_path, plan):
+    one, run = parse("sln", TEXT)["sln.table3"], Noting()
+    reproduce_all([one], "paper", plan, Store(tmp_path), run=run)
+    assert run.batches == [["teacher", "ce", "sln"], ["kd 0.01 tried", "kd 0.1 tried"], ["kd"]]
+
+
+@pytest.mark.parametrize(
+    ("stop", "candidates", "first", "second"),
+    [(2, 1, [], []), (4, 2, ["CE"], ["CE"]), (5, 2, ["CE"], ["CE", "BCE"]), (6, 2, ["CE", "SLN"], ["CE", "BCE"])],
+)
+def test_what_is_done_of_each_counts_when_they_are_stopped(tmp_path, plan, stop, candidates, first, second):
+    made, store = parse("sln", TEXT), Store(tmp_path)
+    both = [made["sln.table1"], made["sln.table2"]]
+    with pytest.raises(KeyboardInterrupt):
+        reproduce_all(both, "paper", plan, store, run=Noting(stop))
+    assert len(store.read("sln.table1", "paper", tried=True).rows) == candidates
+    for artifact, losses in zip(both, (first, second), strict=True):
+        found = {row.labels["loss"] for row in store.read(artifact.name, "paper").rows if row.epoch == 3}
+        assert found == set(losses)
+    pieces = reproduce_all(both, "paper", plan, store)
+    whole = reproduce_all(both, "paper", Plan(tmp_path / "whole", "cpu", workers=1), Store(tmp_path / "fresh"))
+    for one, other in zip(pieces, whole, strict=True):
+        assert [(row.labels, row.values) for row in one.rows] == [(row.labels, row.values) for row in other.rows]
