@@ -23,6 +23,7 @@ from lastlayer.runners import Plan, _convolutions, _graphs
 from lastlayer.runners._convolutions import FewChannels, launch
 from lastlayer.runners.pack import run_packed
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Schedule, Trial
+from lastlayer.training.parts import make_network
 from lastlayer.training.steps import Training, objective
 
 LAST = torch.channels_last
@@ -254,6 +255,39 @@ def test_a_training_whose_kernels_fail_falls_to_plain_convolutions(
     step()
     assert int(training.cursor) == 1
     assert float(training.total) > 0
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_teacher_convolves_by_our_kernels_though_it_does_not_train(
+    stand_ins: None, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    dataset, trial = pictures(size=8), dataclasses.replace(TRIAL, loss=LossChoice("kd"), teacher="another").resolved()
+    teacher = make_network(dataclasses.replace(TRIAL, seed=1).resolved(), dataset)
+    plain, ours = (Training(trial, dataset, teacher=copy.deepcopy(teacher)) for _ in range(2))
+
+    def captured(training: Training) -> Callable[[], None]:
+        if not works and taken(training.network):
+            raise RuntimeError("out of shared memory")
+        return training.step
+
+    monkeypatch.setattr(_graphs, "_captured", captured)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _graphs._fastest_step(ours)
+    assert ours.teacher is not None
+    assert plain.teacher is not None
+    assert taken(ours.network) == taken(ours.teacher) == (19 if works else 0)
+    calls: list[Tensor] = []
+    by_kernels = _convolutions.conv3x3
+    monkeypatch.setattr(_convolutions, "conv3x3", lambda *given: calls.append(given[0]) or by_kernels(*given))
+    images = torch.randn(2, 3, 8, 8).contiguous(memory_format=LAST)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        found, wanted = ours.teacher.backbone(images), plain.teacher.backbone(images)
+        student = ours.network.eval().backbone(images)
+    assert len(calls) == taken(ours.teacher)  # and none by the student, which is being evaluated
+    assert (found - wanted).norm() <= 0.02 * wanted.norm()
+    assert student.isfinite().all()
+    assert not any(parameter.grad is not None for parameter in ours.teacher.parameters())
 
 
 @pytest.mark.parametrize(("precision", "convolutions"), [("float32", True), ("bfloat16", False)])

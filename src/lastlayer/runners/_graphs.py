@@ -38,9 +38,8 @@ def _fastest_step(training: Training, convolutions: bool = True) -> Step:
     training.objective = _compiled_objective()
     if not training.resident:  # each step takes a batch from the host: nothing to capture
         return training.step
-    backbone = training.network.backbone
     levels = [("a CUDA graph", _captured), ("compiled kernels", _run_once)]
-    if convolutions and training.trial.precision == "bfloat16" and _convolutions.take(backbone):
+    if convolutions and training.trial.precision == "bfloat16" and _take(training):
         levels.insert(0, ("a CUDA graph with convolutions of our own", _captured))
     for level, make in levels:
         before = _snapshot(training)
@@ -53,11 +52,23 @@ def _fastest_step(training: Training, convolutions: bool = True) -> Step:
                 f"({type(error).__name__}: {reason[:200]}); going on without",
                 stacklevel=2,
             )
-            _convolutions.leave(backbone)
+            _leave(training)
         finally:
             _restore(training, before)
     training.objective = objective
     return training.step
+
+
+def _take(training: Training) -> bool:
+    """Let the network and its teacher convolve by our kernels; whether either does."""
+    taken = _convolutions.take(training.network.backbone)
+    return (training.teacher is not None and _convolutions.take(training.teacher.backbone, frozen=True)) or taken
+
+
+def _leave(training: Training) -> None:
+    for network in (training.network, training.teacher):
+        if network is not None:
+            _convolutions.leave(network.backbone)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 cuDNN's kernels are made for many channels: a CIFAR ResNet's epoch takes half the time with these. A network keeps its
 parameters, its state and its evaluation; `take` gives its convolutions another forward pass for training, `leave` the
-plain one again.
+plain one again. A teacher, which is never trained, is taken as `frozen`.
 """
 
 from __future__ import annotations
@@ -104,9 +104,10 @@ class FewChannels(nn.Conv2d):
     """A convolution that trains by our kernels, in bfloat16, and is a plain one otherwise; `take` makes them."""
 
     narrow: Tensor  # the weight in bfloat16: neither parameter nor buffer, so that the state stays as it was
+    frozen: bool  # a teacher's: by our kernels though it does not train
 
     def forward(self, input: Tensor) -> Tensor:
-        if not (self.training and _has_kernel(input, self)):
+        if not ((self.training or self.frozen) and _has_kernel(input, self)):
             return super().forward(input)
         if self.in_channels >= 16:
             input = input.to(torch.bfloat16)
@@ -148,22 +149,28 @@ def _capable(device: torch.device) -> bool:
     )
 
 
-def take(backbone: nn.Module) -> bool:
-    """Let the eligible convolutions of a backbone that trains in bfloat16 use our kernels; whether there are any."""
+def take(backbone: nn.Module, *, frozen: bool = False) -> bool:
+    """Let the eligible convolutions of a backbone that trains in bfloat16, or teaches, use our kernels.
+
+    Returns:
+        Whether there are any.
+    """
     convs = [m for m in backbone.modules() if isinstance(m, nn.Conv2d)]
     if any(max(m.in_channels, m.out_channels) > MOST_CHANNELS for m in convs):
         return False
     ours = [m for m in convs if eligible(m)]
     for conv in ours:
-        conv.narrow = _empty(conv.weight.shape, conv.weight)
         conv.__class__ = FewChannels
+        few = cast(FewChannels, conv)
+        few.narrow = _empty(conv.weight.shape, conv.weight).copy_(conv.weight.detach())
+        few.frozen = frozen
     return bool(ours)
 
 
 def leave(backbone: nn.Module) -> None:
     """Undo `take`."""
     for conv in _taken(backbone):
-        del conv.narrow
+        del conv.narrow, conv.frozen
         conv.__class__ = nn.Conv2d  # type: ignore[assignment]
 
 
