@@ -261,7 +261,7 @@ def test_a_training_whose_kernels_fail_falls_to_plain_convolutions(
 def test_a_teacher_convolves_by_our_kernels_though_it_does_not_train(
     stand_ins: None, monkeypatch: pytest.MonkeyPatch, works: bool
 ) -> None:
-    dataset, trial = pictures(size=8), dataclasses.replace(TRIAL, loss=LossChoice("kd"), teacher="another").resolved()
+    dataset, trial = pictures(size=16), dataclasses.replace(TRIAL, loss=LossChoice("kd"), teacher="another").resolved()
     teacher = make_network(dataclasses.replace(TRIAL, seed=1).resolved(), dataset)
     plain, ours = (Training(trial, dataset, teacher=copy.deepcopy(teacher)) for _ in range(2))
 
@@ -280,7 +280,7 @@ def test_a_teacher_convolves_by_our_kernels_though_it_does_not_train(
     calls: list[Tensor] = []
     by_kernels = _convolutions.conv3x3
     monkeypatch.setattr(_convolutions, "conv3x3", lambda *given: calls.append(given[0]) or by_kernels(*given))
-    images = torch.randn(2, 3, 8, 8).contiguous(memory_format=LAST)
+    images = torch.randn(2, 3, 16, 16).contiguous(memory_format=LAST)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         found, wanted = ours.teacher.backbone(images), plain.teacher.backbone(images)
         student = ours.network.eval().backbone(images)
