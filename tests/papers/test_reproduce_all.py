@@ -113,3 +113,22 @@ def test_what_is_done_of_each_counts_when_they_are_stopped(tmp_path, plan, stop,
     for one, other in zip(pieces, whole, strict=True):
         seen, expected = ([(row.labels, row.values["test.nll"]) for row in part.rows] for part in (one, other))
         assert seen == expected
+
+
+def test_a_run_that_another_artifact_has_written_down_is_not_made_again(tmp_path, plan):
+    made, store = parse("sln", TEXT), Store(tmp_path)
+    (first,) = reproduce_all([made["sln.table2"]], "paper", plan, store)
+    bare, run, told = Plan(tmp_path / "another", "cpu", workers=1), Noting(), []
+    (second,) = reproduce_all([made["sln.table1"]], "paper", bare, store, run=run, tell=told.append)
+    assert "ce" not in [name for batch in run.batches for name in batch]
+    assert second.values("test.nll", loss="CE") == first.values("test.nll", loss="CE")
+    assert not any("no result" in line for line in told)
+
+    for more in ("curves = true", 'observe = "first_epochs"'):  # what a last row alone does not have
+        text = TEXT.replace("[artifacts.table2]", f'[artifacts.fig9]\nlike = "table2"\n{more}\n[artifacts.table2]')
+        run = Noting()
+        one = parse("normalized_scaling", text)["normalized_scaling.fig9"]
+        reproduce_all([parse("normalized_scaling", text)["normalized_scaling.table2"]], "paper", plan, store)
+        reproduce_all([one], "paper", bare, store, run=run)
+        assert run.batches == [["ce", "bce"]]
+        store.path("normalized_scaling.fig9", "paper").unlink()

@@ -196,6 +196,16 @@ class Store:
             return Observations(name, size, ())
         return Observations(name, size, tuple(_parse(path)))
 
+    def finished(self, paper: str, size: Size) -> dict[str, Row]:
+        """The last row of every run that ended, of all artifacts of a paper, by the run's identity."""
+        found: dict[str, Row] = {}
+        for path in sorted((self.folder / paper).glob(f"*-{size}.csv")):
+            for row in _parse(path):
+                run = row.facts.get("run", "")
+                if run and row.status != "failed" and (run not in found or row.epoch >= found[run].epoch):
+                    found[run] = row
+        return found
+
     def size_of_evidence(self, name: str) -> Size | None:
         """The largest size that counts and has a finished run; smoke proves nothing and does not count."""
         for size in reversed(self.sizes(name)):

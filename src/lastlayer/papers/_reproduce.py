@@ -124,6 +124,8 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
     tested = {row.facts.get("run") for row in store.read(artifact.name, size, tried=True).rows if row.status == "done"}
     stored = [] if artifact.together else store.read(artifact.name, size).rows
     known = {_place(row.labels, row.seed, row.facts.get("run", "")) for row in stored if row.status != "failed"}
+    # artifacts share runs, and a last row has every measure; curves and what is observed more it has not
+    elsewhere = {} if artifact.curves or artifact.observe else store.finished(artifact.paper, size)
 
     def untried(*, taught: bool) -> list[Trial]:
         made = [trial for g, cell in groups.items() if (cell.teacher is not None) == taught for trial in tried[g]]
@@ -131,10 +133,14 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
 
     def missing(cells: Iterable[Cell]) -> list[Trial]:
         made = [(cell, seed, resolve(cell.trial, {"seed": seed})) for cell in cells for seed in grid.seeds]
-        return [trial for cell, seed, trial in made if _place(cell.labels, seed, trial.identity) not in known]
+        return [
+            trial
+            for cell, seed, trial in made
+            if _place(cell.labels, seed, trial.identity) not in known and trial.identity not in elsewhere
+        ]
 
     def keep(grid: Grid, chosen: Sequence[str], tell: Told) -> None:
-        store.add(artifact.name, size, _observe(artifact, grid, plan, chosen, known, tell))
+        store.add(artifact.name, size, _observe(artifact, grid, plan, chosen, known, elsewhere, tell))
 
     open_ = [cell for cell in grid.cells if grid.selection and _group(grid.selection, cell.labels) in groups]
     settled = dataclasses.replace(grid, cells=tuple(cell for cell in grid.cells if cell not in open_))
@@ -144,6 +150,7 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
         for cell in grid.cells
         if cell.teacher is not None
         and (untried(taught=True) or any(_place(cell.labels, seed, "")[:-1] not in places for seed in grid.seeds))
+        and (cell in open_ or missing([cell]))
     ]
     chosen = [""] * len(settled.cells)
     try:
@@ -280,15 +287,25 @@ def _scores(tried: Observations) -> dict[str, dict[str, float]]:
 
 
 def _observe(
-    artifact: Artifact, grid: Grid, plan: Plan, chosen: Sequence[str], known: Collection[tuple[object, ...]], tell: Told
+    artifact: Artifact,
+    grid: Grid,
+    plan: Plan,
+    chosen: Sequence[str],
+    known: Collection[tuple[object, ...]],
+    elsewhere: Mapping[str, Row],
+    tell: Told,
 ) -> list[Row]:
-    """The rows of the runs that ended and are not known yet."""
+    """The rows of the runs that ended and are not known yet, here or elsewhere."""
     rows: list[Row] = []
     done: list[tuple[Labels, int, RunFolder]] = []
     for cell, selected in zip(grid.cells, chosen, strict=True):
         for seed in grid.seeds:
             trial = resolve(cell.trial, {"seed": seed})
             if _place(cell.labels, seed, trial.identity) in known:
+                continue
+            if trial.identity in elsewhere:
+                same = elsewhere[trial.identity]
+                rows.append(dataclasses.replace(same, labels=cell.labels, facts={**same.facts, "selected": selected}))
                 continue
             folder = plan.folder(trial)
             where = f"{' '.join(cell.labels.values())}, seed {seed}"
