@@ -132,3 +132,19 @@ def test_a_run_that_another_artifact_has_written_down_is_not_made_again(tmp_path
         reproduce_all([one], "paper", bare, store, run=run)
         assert run.batches == [["ce", "bce"]]
         store.path("normalized_scaling.fig9", "paper").unlink()
+
+
+def test_an_artifact_that_cannot_go_on_is_said_and_the_others_are_finished(tmp_path, plan):
+    hopeless = TEXT.replace("[artifacts.table2]", '[artifacts.hopeless]\nlike = "table1"\nshows = "nothing to choose '
+                            'from"\ncases = [{ when = { loss = ["SLN"] }, select = { "optimiser.lr" = [1e30] } }]\n'
+                            "\n[artifacts.table2]").replace(
+        '{ when = { loss = ["KD"] }, teacher', '{ when = { loss = ["KD"] }, cells = {}, teacher')  # fmt: skip
+    hopeless = hopeless.replace("cells = {}, ", "")
+    made, store, run, told = parse("sln", hopeless), Store(tmp_path), Noting(), []
+    all_three = [made[f"sln.{name}"] for name in ("hopeless", "table1", "table2")]
+    with pytest.raises(ValueError, match="every setting tried for sln failed"):
+        reproduce_all(all_three, "paper", plan, store, run=run, tell=told.append)
+    assert "sln.hopeless: stopped: every setting tried for sln failed: see lastlayer status" in told
+    for name, losses in (("hopeless", {"CE"}), ("table1", {"CE", "SLN", "KD"}), ("table2", {"CE", "BCE"})):
+        assert {row.labels["loss"] for row in store.read(f"sln.{name}", "paper").rows} == losses
+    assert {row.status for row in store.read("sln.hopeless", "paper", tried=True).rows} == {"failed"}

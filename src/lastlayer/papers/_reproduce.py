@@ -66,33 +66,48 @@ def reproduce_all(
 ) -> list[Observations]:
     """`reproduce` of several, whose trials run side by side, a trial that several share once.
 
+    One that cannot go on, as when every setting tried for it failed, does not stop the others.
+
     Args:
         only: labels to keep, by artifact and axis.
+
+    Raises:
+        Exception: that of the first that could not go on, after the others are written down.
     """
-    works = {
+
+    def told(name: str) -> Told:
+        return tell if len(artifacts) == 1 else lambda line: tell(f"{name}: {line}")
+
+    working = {
         artifact.name: _observed(artifact, size, restricted(artifact, size, (only or {}).get(artifact.name), seeds),
-                                 plan, store, tell)
+                                 plan, store, told(artifact.name))
         for artifact in artifacts
     }  # fmt: skip
-    working = dict(works)
-    while working:
-        batches: dict[str, Sequence[Trial]] = {}
-        for name, work in list(working.items()):
-            try:
-                batches[name] = next(work)
-            except StopIteration:
-                del working[name]
-        trials = {trial.identity: trial for batch in batches.values() for trial in batch}
-        if not trials:
-            continue
-        names = ", ".join(name for name, batch in batches.items() if batch)
-        try:
-            (run or _run_quietly)(list(trials.values()), plan, f"{names}, {size}")
-        except BaseException as error:  # Ctrl-C too: what is done counts
-            for work in working.values():
-                with contextlib.suppress(type(error)):
-                    work.throw(error)
-            raise
+    errors: list[Exception] = []
+    try:
+        while working:
+            batches: dict[str, Sequence[Trial]] = {}
+            for name, work in list(working.items()):
+                try:
+                    batches[name] = next(work)
+                except StopIteration:
+                    del working[name]
+                except Exception as error:
+                    del working[name]
+                    errors.append(error)
+                    if len(artifacts) > 1:
+                        told(name)(f"stopped: {error}")
+            trials = {trial.identity: trial for batch in batches.values() for trial in batch}
+            if trials:
+                names = ", ".join(name for name, batch in batches.items() if batch)
+                (run or _run_quietly)(list(trials.values()), plan, f"{names}, {size}")
+    except BaseException as error:  # Ctrl-C too: what is done counts
+        for work in working.values():
+            with contextlib.suppress(Exception, type(error)):
+                work.throw(error)
+        raise
+    if errors:
+        raise errors[0]
     return [store.read(artifact.name, size) for artifact in artifacts]
 
 
@@ -117,7 +132,7 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
     """Merge the rows of a grid into the store after training what it does not have yet.
 
     First come teachers, candidates that need none and cells for which nothing is chosen; then candidates that were
-    waiting for a teacher; then the rest.
+    waiting for a teacher; then teachers of what was chosen without trying anything; then the rest.
     """
     groups = {} if grid.selection is None else _groups(grid, grid.selection)
     tried = {} if grid.selection is None else {g: candidates(grid.selection, cell) for g, cell in groups.items()}
@@ -139,19 +154,15 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
             if _place(cell.labels, seed, trial.identity) not in known and trial.identity not in elsewhere
         ]
 
+    def teachers_of(cells: Iterable[Cell]) -> list[Trial]:
+        return [cell.teacher for cell in cells if cell.teacher is not None]
+
     def keep(grid: Grid, chosen: Sequence[str], tell: Told) -> None:
         store.add(artifact.name, size, _observe(artifact, grid, plan, chosen, known, elsewhere, tell))
 
     open_ = [cell for cell in grid.cells if grid.selection and _group(grid.selection, cell.labels) in groups]
     settled = dataclasses.replace(grid, cells=tuple(cell for cell in grid.cells if cell not in open_))
-    places = {place[:-1] for place in known}
-    teachers = [
-        cell.teacher
-        for cell in grid.cells
-        if cell.teacher is not None
-        and (untried(taught=True) or any(_place(cell.labels, seed, "")[:-1] not in places for seed in grid.seeds))
-        and (cell in open_ or missing([cell]))
-    ]
+    teachers = teachers_of([*(cell for cell in settled.cells if missing([cell])), *(open_ if untried(taught=True) else [])])
     chosen = [""] * len(settled.cells)
     try:
         free = missing(cell for cell in settled.cells if cell.teacher is None)
@@ -163,11 +174,15 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
         left = missing(settled.cells)
         if len({trial.identity for trial in left}) < len({trial.identity for trial in settled.trials()}):
             tell(f"what {store.path(artifact.name, size)} has already is not run again: delete the file to do so")
+        late = teachers_of(cell for cell in settled.cells if missing([cell]))
+        yield [teacher for teacher in late if teacher not in teachers]
         yield [trial for trial in left if trial not in free]
     except BaseException:
-        if grid.selection is not None:
-            _keep_tried(artifact, size, grid.selection, groups, tried, plan, store)
-        keep(settled, chosen, lambda line: None)
+        try:
+            if grid.selection is not None:
+                _keep_tried(artifact, size, grid.selection, groups, tried, plan, store)
+        finally:
+            keep(settled, chosen, lambda line: None)
         raise
     keep(settled, chosen, tell)
 
