@@ -2,7 +2,7 @@
 
 import pytest
 
-from lastlayer.papers import Store, reproduce_all
+from lastlayer.papers import Store, reproduce_all, sln
 from lastlayer.papers._artifact import parse
 from lastlayer.runners import Plan, run_trials
 
@@ -44,6 +44,16 @@ shows = "a taught cell with something to choose"
 cases = [
     { when = { loss = ["KD"] }, teacher = { "model.options.width" = 32, "loss" = { name = "ce" } }, select = { "optimiser.lr" = [0.01, 0.1] } },
 ]
+
+[artifacts.hopeless]
+like = "table1"
+shows = "rates at which nothing trains"
+cases = [{ when = { loss = ["SLN"] }, select = { "optimiser.lr" = [1e30] } }]
+
+[artifacts.watched]
+like = "table2"
+shows = "what is looked at once more"
+observe = "look_again"
 """  # noqa: E501
 
 
@@ -134,17 +144,51 @@ def test_a_run_that_another_artifact_has_written_down_is_not_made_again(tmp_path
         store.path("normalized_scaling.fig9", "paper").unlink()
 
 
-def test_an_artifact_that_cannot_go_on_is_said_and_the_others_are_finished(tmp_path, plan):
-    hopeless = TEXT.replace("[artifacts.table2]", '[artifacts.hopeless]\nlike = "table1"\nshows = "nothing to choose '
-                            'from"\ncases = [{ when = { loss = ["SLN"] }, select = { "optimiser.lr" = [1e30] } }]\n'
-                            "\n[artifacts.table2]").replace(
-        '{ when = { loss = ["KD"] }, teacher', '{ when = { loss = ["KD"] }, cells = {}, teacher')  # fmt: skip
-    hopeless = hopeless.replace("cells = {}, ", "")
-    made, store, run, told = parse("sln", hopeless), Store(tmp_path), Noting(), []
-    all_three = [made[f"sln.{name}"] for name in ("hopeless", "table1", "table2")]
+def kept(store, name):
+    return {row.labels["loss"] for row in store.read(f"sln.{name}", "paper").rows}
+
+
+def test_an_artifact_that_cannot_go_on_is_named_and_the_others_are_finished(tmp_path, plan):
+    made, store, told = parse("sln", TEXT), Store(tmp_path), []
+    several = [made[f"sln.{name}"] for name in ("hopeless", "table1")]
     with pytest.raises(ValueError, match="every setting tried for sln failed"):
-        reproduce_all(all_three, "paper", plan, store, run=run, tell=told.append)
+        reproduce_all(several, "paper", plan, store, only={"sln.hopeless": {"loss": ["CE", "SLN"]}}, tell=told.append)
     assert "sln.hopeless: stopped: every setting tried for sln failed: see lastlayer status" in told
-    for name, losses in (("hopeless", {"CE"}), ("table1", {"CE", "SLN", "KD"}), ("table2", {"CE", "BCE"})):
-        assert {row.labels["loss"] for row in store.read(f"sln.{name}", "paper").rows} == losses
+    assert all(line.startswith(("sln.hopeless: ", "sln.table1: ")) for line in told)
+    assert (kept(store, "hopeless"), kept(store, "table1")) == ({"CE"}, {"CE", "SLN", "KD"})
     assert {row.status for row in store.read("sln.hopeless", "paper", tried=True).rows} == {"failed"}
+
+
+@pytest.mark.parametrize("stop", [None, 2])
+def test_an_error_in_what_one_observes_costs_the_others_nothing(tmp_path, plan, monkeypatch, stop):
+    def look_again(done, plan):
+        raise ArithmeticError("seen enough")
+
+    monkeypatch.setattr(sln, "look_again", look_again, raising=False)
+    made, store = parse("sln", TEXT), Store(tmp_path)
+    with pytest.raises(ArithmeticError if stop is None else KeyboardInterrupt) as caught:
+        reproduce_all([made["sln.watched"], made["sln.table2"]], "paper", plan, store, run=Noting(stop))
+    assert kept(store, "table2") == {"CE", "BCE"}  # while the error, which a generator's end would wait for, is held
+    assert caught.value
+    assert kept(store, "watched") == set()
+
+
+def test_a_taught_cell_that_has_changed_is_taught_where_its_teacher_is_not(tmp_path, plan):
+    store, again, only = Store(tmp_path), Noting(), {"sln.table3": {"loss": ["KD"]}}
+    reproduce_all([parse("sln", TEXT)["sln.table3"]], "paper", plan, store, only=only)
+    measured = 'settings = { "evaluations" = 2 }, teacher = { "evaluations" = 1, '  # of the cell alone
+    changed = parse("sln", TEXT.replace("teacher = { ", measured))["sln.table3"]
+    bare = Plan(tmp_path / "another", "cpu", workers=1)
+    observed = reproduce_all([changed], "paper", bare, store, only=only, run=again)[0]
+    assert again.batches == [["teacher"], ["kd"]]
+    assert {row.status for row in observed.rows} == {"done"}
+
+
+def test_a_changed_cell_for_which_nothing_is_chosen_waits_for_its_teacher_alone(tmp_path, plan):
+    store, again = Store(tmp_path), Noting()
+    only = {"sln.table1": {"loss": ["KD"]}}
+    reproduce_all([parse("sln", TEXT)["sln.table1"]], "paper", plan, store, only=only)
+    changed = parse("sln", TEXT.replace('"evaluations" = 1', '"evaluations" = 2'))["sln.table1"]
+    bare = Plan(tmp_path / "another", "cpu", workers=1)
+    reproduce_all([changed], "paper", bare, store, only=only, run=again)
+    assert again.batches == [["teacher"], ["kd"]]

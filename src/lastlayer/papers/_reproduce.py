@@ -162,7 +162,9 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
 
     open_ = [cell for cell in grid.cells if grid.selection and _group(grid.selection, cell.labels) in groups]
     settled = dataclasses.replace(grid, cells=tuple(cell for cell in grid.cells if cell not in open_))
-    teachers = teachers_of([*(cell for cell in settled.cells if missing([cell])), *(open_ if untried(taught=True) else [])])
+    teachers = teachers_of(
+        [*(cell for cell in settled.cells if missing([cell])), *(open_ if untried(taught=True) else [])]
+    )
     chosen = [""] * len(settled.cells)
     try:
         free = missing(cell for cell in settled.cells if cell.teacher is None)
