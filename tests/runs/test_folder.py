@@ -117,6 +117,16 @@ def test_both_checkpoints_damaged_is_said_for_each(run: RunFolder) -> None:
     assert "starting over" in second
 
 
+def test_damaged_checkpoints_do_not_push_out_those_of_the_run_that_went_on(run: RunFolder) -> None:
+    for epoch in (7, 8):
+        run.save_checkpoint(epoch, {"epoch": epoch})
+        (run.path / f"checkpoint-{epoch:04d}.pt").write_bytes(b"cut")
+    run.save_checkpoint(0, {"epoch": 0})
+    run.save_checkpoint(3, {"epoch": 3})
+    assert [path.name for path in sorted(run.path.glob("checkpoint-*"))] == ["checkpoint-0000.pt", "checkpoint-0003.pt"]
+    assert run.load_checkpoint() == {"epoch": 3}
+
+
 def test_what_a_killed_writer_left_is_cleared_when_the_run_goes_on(run: RunFolder) -> None:
     left = run.path / f".checkpoint-0001.pt.{'0123456789abcdef' * 2}"
     left.write_bytes(b"half")

@@ -24,7 +24,7 @@ def run_trials(trials: Sequence[Trial], plan: Plan, dataset: Dataset | None = No
     """Run what is not done yet, yielding events as they come.
 
     A failing trial, even one whose process is killed, does not stop the others. Closing the iterator stops the workers;
-    every whole epoch so far is on disk, and the same call goes on from there.
+    the same call goes on from the last checkpoints.
 
     Args:
         trials: resolved.

@@ -180,10 +180,16 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def save_checkpoint(self, epoch: int, state: Mapping[str, Any]) -> None:
-        """Write the state after `epoch` epochs and delete all but the last two."""
+        """Write the state after `epoch` epochs and delete all but the last two.
+
+        Later ones are damaged, or the run would have gone on from them: they must not count among the two.
+        """
         buffer = io.BytesIO()
         torch.save(dict(state), buffer)
-        write_sealed(self.path / f"checkpoint-{epoch:04d}.pt", buffer.getvalue())
+        path = self.path / f"checkpoint-{epoch:04d}.pt"
+        write_sealed(path, buffer.getvalue())
+        for later in itertools.takewhile(lambda other: other != path, self._checkpoints()):
+            later.unlink()
         self._drop_old_checkpoints()
 
     def load_checkpoint(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
