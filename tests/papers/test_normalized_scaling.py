@@ -56,9 +56,11 @@ def test_every_grid_builds_with_as_many_trials_as_published():
     assert {one.name.partition(".")[2] for one in OURS.values()} == COUNTS.keys()
     for name, counts in COUNTS.items():
         assert tuple(len(trials(name, size)) for size in ("small", "paper")) == counts, name
-    settings = [trial for name in COUNTS for size in ("small", "paper") for trial in trials(name, size)]
-    assert {trial.precision for trial in settings} == {"float32"}
-    assert {trial.head.name for trial in settings} == {"normalized"}
+    for name in COUNTS:
+        tasks = {"table2", "table3", "table9", "table10"}  # accuracy, which cosines near 1 have no part in
+        for size in ("small", "paper"):
+            precision = "bfloat16" if size == "small" and name in tasks else "float32"
+            assert {(trial.head.name, trial.precision) for trial in trials(name, size)} <= {("normalized", precision)}
 
 
 def test_the_sweep_of_scales_shares_its_runs():
