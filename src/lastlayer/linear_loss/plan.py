@@ -65,8 +65,8 @@ def plan(
         classes   otherwise, and for `mse`, whose sum of squares needs no logits at all, unless d is much larger than N:
                   tiles of 2^22 logits, or of 4096 classes where that is more, of 2^26 logits at most
 
-    On a GPU a chunk is computed in place, so there are 2^28 logits in one: rows if those are of 512 samples or of all.
-    A tile has 2^25.
+    On a GPU a chunk is computed in place, so there are 2^28 logits in one: rows if those are of 512 samples or of all;
+    but of `large-margin`, whose chunks also read and write the whole weight, as above. A tile has 2^25.
 
     A loss that has no form by class tiles takes rows whatever their number; `why` says so.
 
@@ -95,17 +95,17 @@ def plan(
     name = name_of(loss)
     if name in NEVER:
         raise ValueError(f"linear_loss has no place for {NEVER[name]}: call {name!r} on the logits instead")
-    on_gpu = torch.device(device).type == "cuda"
+    in_place = torch.device(device).type == "cuda" and name != "large-margin"  # whose angles need more than the logits
     if N * K <= SMALL:
         return Plan("dense", f"{N * K} logits are few")
-    rows = max(1, GPU_CHUNK // K if on_gpu else min(CHUNK // K, max(ENOUGH_ROWS, SMALL // K)))
+    rows = max(1, GPU_CHUNK // K if in_place else min(CHUNK // K, max(ENOUGH_ROWS, SMALL // K)))
     classes = tile(N, K, device)
     tiled = name in (BY_CLASSES if probabilities else BY_CLASSES | AGAINST_OTHERS) and name != "mse"
     samples = getattr(loss, "samples", None)
     if name == "nce" and samples is not None and not probabilities:
         drawn = int(samples.shape[-1])
         return Plan("classes", f"only the {drawn} drawn classes of a sample are looked at", classes=drawn)
-    enough = rows >= FEWEST_ROWS or (on_gpu and rows >= N)
+    enough = rows >= FEWEST_ROWS or (in_place and rows >= N)
     squares_pay = 2 * d * (N + K) < (3 if enough else 8) * N * K  # what the logits would cost instead
     if name == "mse" and squares_pay and not probabilities:
         return Plan("classes", "squares are summed without the logits", classes=classes)
