@@ -175,7 +175,9 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
             settled, chosen = _select(artifact, size, grid, grid.selection, groups, tried, store, tell)
         left = missing(settled.cells)
         if len({trial.identity for trial in left}) < len({trial.identity for trial in settled.trials()}):
-            tell(f"what {store.path(artifact.name, size)} has already is not run again: delete the file to do so")
+            path = store.path(artifact.name, size)
+            path = path.parent if elsewhere else path
+            tell(f"what {path} has already is not run again: delete the file to do so")
         late = teachers_of(cell for cell in settled.cells if missing([cell]))
         yield [teacher for teacher in late if teacher not in teachers]
         yield [trial for trial in left if trial not in free]
