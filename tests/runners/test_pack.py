@@ -188,7 +188,10 @@ def broken_objective(*_: object) -> None:
 def test_a_training_falls_from_graph_to_compiled_to_eager_and_keeps_its_state(
     monkeypatch: pytest.MonkeyPatch, compiled: Callable[..., Any], said: list[str]
 ) -> None:
+    spent: list[torch.Generator] = []
+
     def refuse(training: Training) -> None:
+        spent.append(training.generator)
         training.step()
         raise RuntimeError("no capture")
 
@@ -202,6 +205,7 @@ def test_a_training_falls_from_graph_to_compiled_to_eager_and_keeps_its_state(
     assert [str(one.message).split("does not run as ")[1].split(" (")[0] for one in warned] == said
     assert all(torch.equal(a, b) for a, b in zip(weights, training.network.parameters(), strict=True))
     assert (int(training.cursor), training.number) == (0, 0)
+    assert training.generator is not spent[0]  # which torch may hold for captured
     step()
     reference = Training(TRIAL.resolved(), data.load("digits"))
     reference.step()
@@ -243,3 +247,12 @@ def test_what_ended_trials_left_is_given_back_where_too_little_is_free(
     pack._make_room(torch.device("cuda"), 10)
     pack._make_room(torch.device("cpu"), 1 << 60)
     assert len(calls) == emptied
+
+
+def test_memory_that_cannot_be_given_back_stops_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:  # as after a capture that failed
+        raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 80))
+    monkeypatch.setattr(torch.cuda, "empty_cache", refuse)
+    pack._make_room(torch.device("cuda"), 10)

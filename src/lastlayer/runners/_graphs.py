@@ -53,6 +53,8 @@ def _fastest_step(training: Training, convolutions: bool = True) -> Step:
                 stacklevel=2,
             )
             _leave(training)
+            # of a capture that failed, torch may go on to believe that the generator is in it: it would draw no more
+            training.generator = torch.Generator(training.device)
         finally:
             _restore(training, before)
     training.objective = objective

@@ -76,7 +76,8 @@ def _make_room(device: torch.device, wanted: int) -> None:
     graph is captured. The device waits meanwhile, so not without need."""
     if device.type == "cuda" and _free_memory(device) < wanted:
         gc.collect()
-        torch.cuda.empty_cache()
+        with contextlib.suppress(RuntimeError):  # torch gives nothing back once a capture has failed; trials go on
+            torch.cuda.empty_cache()
 
 
 def _new_stream(device: torch.device) -> Any:
