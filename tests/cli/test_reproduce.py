@@ -136,3 +136,16 @@ def test_a_criterion_says_how_it_was_changed(call):
     made = call("--scorecard", "sln")
     assert "[criterion changed: the cosine" in " ".join(made.output.replace("│", " ").split())
     assert "criterion changed: not changed" not in " ".join(made.output.replace("│", " ").split())
+
+
+def test_one_artifact_that_stops_keeps_nobody_from_showing_the_others(call, tmp_path, monkeypatch):
+    def broken(**_):
+        raise ValueError("no minimum was found")
+
+    monkeypatch.setattr("lastlayer.papers.normalized_scaling.printed_fits", broken)
+    names = ["normalized_scaling.printed_fits", "logit_separation.counterexamples"]
+    ended = call(*names, "--size", "smoke")
+    assert ended.exit_code == 2, ended.output
+    assert "normalized_scaling.printed_fits: stopped: no minimum was found" in ended.output
+    assert "smallest true - largest false logit" in ended.output.replace("\n", " ")
+    assert (tmp_path / "results" / "logit_separation" / "counterexamples-smoke.csv").exists()

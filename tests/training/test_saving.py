@@ -114,21 +114,21 @@ def test_beside_a_gpu_checkpoints_come_no_faster_than_they_are_written_and_metri
     assert [line["epoch"] for line in folder.metrics()] == list(range(1, 10))
 
 
-def test_a_checkpoint_is_due_again_after_fifty_times_what_the_last_took(
+def test_a_checkpoint_is_due_again_after_fifty_times_what_the_last_took_or_ten_minutes(
     tmp_path: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
     monkeypatch.setattr("lastlayer.training.saving.time.monotonic", lambda: now[0])
     written: list[int] = []
 
-    def in_two_seconds(self: RunFolder, epoch: int, state: dict[str, Any]) -> None:
+    def slowly(self: RunFolder, epoch: int, state: dict[str, Any]) -> None:
         written.append(epoch)
-        now[0] += 2
+        now[0] += 2 if epoch < 6 else 100
 
-    monkeypatch.setattr(RunFolder, "save_checkpoint", in_two_seconds)
+    monkeypatch.setattr(RunFolder, "save_checkpoint", slowly)
     with Saver(started(tmp_path / "run"), device) as saver:
-        for epoch, moment in ((1, 100), (2, 200), (3, 201.9), (4, 202), (5, 303.9), (6, 304)):
+        for epoch, moment in ((1, 100), (2, 200), (3, 201.9), (4, 202), (5, 303.9), (6, 304), (7, 1003), (8, 1004)):
             now[0] = moment
             saver.save(epoch, {"epoch": epoch}, {"epoch": epoch})
             saver.wait()
-    assert written == [1, 4, 6]  # ended at 102, so due at 202; ended at 204, due at 304
+    assert written == [1, 4, 6, 8]  # due at 202 and 304, a hundred seconds after their ends; then after ten minutes

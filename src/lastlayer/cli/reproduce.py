@@ -78,20 +78,28 @@ def reproduce(
     plan = Plan(runs, device, workers, pack, data_root=data_root, retry_failed=retry_failed)
     chosen = _chosen(names)
     _check(chosen, size, only, seeds, picture)
+    failure: Exception | None = None
     if not show:
         _make_folder("--out", out)
         if any(artifact.compute is None for artifact in chosen):
             _make_folder("--runs", runs)
-        papers.reproduce_all(
-            chosen,
-            size,
-            plan,
-            store,
-            only={artifact.name: _only(only, artifact) for artifact in chosen},
-            seeds=_seeds(seeds),
-            run=run,
-            tell=lambda line: typer.echo(line, err=True),
-        )
+        try:
+            papers.reproduce_all(
+                chosen,
+                size,
+                plan,
+                store,
+                only={artifact.name: _only(only, artifact) for artifact in chosen},
+                seeds=_seeds(seeds),
+                run=run,
+                tell=lambda line: typer.echo(line, err=True),
+            )
+        except typer.Exit:  # Ctrl-C
+            raise
+        except Exception as error:
+            if len(chosen) == 1:
+                raise
+            failure = error  # of one; the others have something to show
     for artifact in chosen:
         observed = store.read(artifact.name, size)
         if show:
@@ -109,6 +117,8 @@ def reproduce(
         concerned = [claim.id for claim in papers.claims() if artifact.name in papers.needs(claim.id)]
         if concerned and size != "smoke":  # which proves nothing
             _print_verdicts(console, concerned, store)
+    if failure is not None:
+        raise failure
 
 
 def _chosen(names: list[str] | None) -> list[Artifact]:

@@ -110,8 +110,10 @@ def _run_once(training: Training) -> Step:
 
 def _captured(training: Training) -> Step:
     """The step as a graph; its warm-up has changed the training."""
-    stream = torch.cuda.Stream(training.device)  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream(training.device))
+    stream = torch.cuda.current_stream(training.device)
+    if stream == torch.cuda.default_stream(training.device):  # which cannot be captured; a lane of a pack has its own
+        stream = torch.cuda.Stream(training.device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(training.device))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         for _ in range(WARM_UP_STEPS):

@@ -14,7 +14,8 @@ import torch
 
 from lastlayer.runs import RunFolder
 
-SHARE = 0.02  # of the time, at most, that writing checkpoints may take
+SHARE = 0.02  # of the time, at most, that writing checkpoints may take,
+LONGEST = 600.0  # seconds, unless there has been none for so long
 
 
 class Saver:
@@ -91,7 +92,7 @@ class Saver:
         if state is not None:
             self.folder.save_checkpoint(epoch, state)
             ended = time.monotonic()
-            self._next = ended + (ended - began) / SHARE
+            self._next = ended + min((ended - began) / SHARE, LONGEST)
 
 
 def _copied(state: Any) -> Any:
