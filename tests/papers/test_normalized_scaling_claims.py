@@ -258,6 +258,15 @@ def test_every_imbalance_must_be_run(store):
     assert (verdict.outcome, "imbalance 50" in verdict.detail) == ("not run", True)
 
 
+def test_small_scales_that_were_not_run_are_not_scales_that_did_not_collapse(store):
+    content = sphere()
+    content[f"{PAPER}.fig16"] = [row for row in content[f"{PAPER}.fig16"] if float(row.labels["gamma"]) >= 5]
+    verdict = judged("003-09", store, content)
+    assert verdict.outcome == "not run"
+    assert "no small scale was run" in verdict.detail
+    assert judge("003-10", store).outcome == "reproduced"
+
+
 def test_the_sphere_alone_can_refute_but_not_confirm(store):
     content = sphere()
     del content[f"{PAPER}.fig16"]

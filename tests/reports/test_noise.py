@@ -3,6 +3,7 @@
 import itertools
 import math
 import statistics
+import warnings
 
 import pytest
 import scipy.stats
@@ -74,6 +75,11 @@ def test_spread():
     assert math.isnan(spread([])[0])
     assert spread([2.0])[0] == 2.0
     assert math.isnan(spread([2.0])[1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mean, deviation = spread([2.0, math.inf])  # epochs until something that one run did not reach
+    assert mean == math.inf
+    assert math.isnan(deviation)
 
 
 def test_within_two_standard_errors_by_hand():

@@ -24,6 +24,7 @@ Times = Mapping[float, Sequence[float]]  # by scale, one for each seed
 THRESHOLDS = {"accuracy": 0.9975, "compactness": 0.9975, "separability": 0.5525}  # Figs 14 and 15
 TOLERANCES = (0.001, 0.0035, 0.01, 0.03, 0.1, 0.3)  # of Eq. 217
 ENOUGH = 5  # scales for a fit, as many as the paper takes
+LARGE = 5.0  # the scale from which on times grow exponentially
 
 
 def first_epochs(done: Done, plan: Plan) -> list[Row]:
@@ -79,7 +80,12 @@ def network_times(observed: Observations, *, small: bool) -> Collapsing | None:
     """Of networks, below or above scale SMALLEST, with the smallest tolerance that ENOUGH scales reach for both losses.
 
     None where they do not reach even the largest.
+
+    Raises:
+        NotRunError: when no such scale was run.
     """
+    if not any((float(gamma) <= SMALLEST) if small else (float(gamma) >= LARGE) for gamma in observed.points("gamma")):
+        raise NotRunError(f"{observed.artifact} ({observed.size}): no {'small' if small else 'large'} scale was run")
     for tolerance in TOLERANCES:
         measure = f"train.epochs_to_{tolerance:g}"
         found = {loss: part(_times(observed, measure, loss=loss), small=small) for loss in ("CE", "BCE")}
@@ -97,8 +103,8 @@ def _times(observed: Observations, measure: str, **labels: str) -> Times:
 
 
 def part(times: Times, *, small: bool) -> Times:
-    """Those of small scales (up to SMALLEST) or of large ones (from 5)."""
-    return {g: seeds for g, seeds in times.items() if (g <= SMALLEST if small else g >= 5)}
+    """Those of small scales (up to SMALLEST) or of large ones (from LARGE)."""
+    return {g: seeds for g, seeds in times.items() if (g <= SMALLEST if small else g >= LARGE)}
 
 
 def inverse_growth(found: Collapsing, what: str) -> Verdict:

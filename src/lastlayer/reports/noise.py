@@ -31,7 +31,8 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
     """
     if not values:
         return math.nan, math.nan
-    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+    mean = float(np.mean(values))
+    return mean, float(np.std(values, ddof=1)) if len(values) > 1 and math.isfinite(mean) else math.nan
 
 
 def within_two_errors(a: Sequence[float], b: Sequence[float], least: float = 0.0) -> bool | None:
