@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lastlayer.papers import Row, Store, artifacts, claims, figure, judge
+from lastlayer.papers import Observations, Row, Store, artifacts, claims, figure, judge
 from lastlayer.theory.minima import normalized_binary_cross_entropy
 
 PAPER = "normalized_scaling"
@@ -287,6 +287,10 @@ def test_the_figure_of_the_times_has_the_fits(store):
         assert fits[0].startswith("CE: 11/g")  # 10, 11 and 12 over gamma
         assert "exp(1.10 g)" in fits[2]
         assert "exp(0.55 g)" in fits[3]
+    large = [row for row in sphere()[f"{PAPER}.fig16"] if float(row.labels["gamma"]) >= 5]
+    drawn = figure(OURS[f"{PAPER}.fig16"], Observations(f"{PAPER}.fig16", "small", tuple(large))).data
+    assert [trace.mode for trace in drawn] == ["markers", "lines"] * 2
+    assert all(trace.showlegend is not False for trace in drawn)
 
 
 def test_the_figure_of_the_scores_has_the_lines_of_the_theory(store):

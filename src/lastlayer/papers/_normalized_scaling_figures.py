@@ -98,7 +98,8 @@ def figure_fits(observations: Observations, published: Sequence[Printed]) -> Any
             points = [(scale, time) for scale, seeds in times.items() for time in seeds]
             x, y = [scale for scale, _ in points], [time for _, time in points]
             name = f"{loss}, {found.unit}"
-            chart.add_trace(Scatter(x=x, y=y, mode="markers", marker={"color": colour}, name=name, showlegend=small))
+            chart.add_trace(Scatter(x=x, y=y, mode="markers", marker={"color": colour}, name=name,
+                                    showlegend=len(units) == 1))  # fmt: skip
             if len(times) < 3:
                 continue
             fit = (fit_inverse if small else fit_exponential)(*means(times))

@@ -14,6 +14,7 @@ from lastlayer.papers._evidence import Verdict, all_of, exact, paired, redrawn
 from lastlayer.papers._normalized_scaling_cells import LOSSES, PAPER, beyond, combinations, holding, mean, more, spell
 from lastlayer.papers._normalized_scaling_figures import figure_fits, figure_scores
 from lastlayer.papers._normalized_scaling_runs import (
+    check_run,
     exponential_growth,
     first_epochs,
     inverse_growth,
@@ -203,7 +204,9 @@ def better_features(store: Store) -> Verdict:
 def _growth(store: Store, judge: Callable[..., Verdict], *, small: bool) -> Verdict:
     parts = [judge(sphere_times(store.evidence(f"{PAPER}.sphere")), "sphere, K = 10")]
     try:
-        found = network_times(store.evidence(f"{PAPER}.fig16"), small=small)
+        observed = store.evidence(f"{PAPER}.fig16")
+        check_run(observed, small=small)
+        found = network_times(observed, small=small)
     except NotRunError as missing:
         parts.append(Verdict("not run", str(missing)))
     else:
