@@ -250,9 +250,13 @@ def test_what_ended_trials_left_is_given_back_where_too_little_is_free(
 
 
 def test_memory_that_cannot_be_given_back_stops_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
     def refuse() -> None:  # as after a capture that failed
+        asked.append(1)
         raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 80))
     monkeypatch.setattr(torch.cuda, "empty_cache", refuse)
     pack._make_room(torch.device("cuda"), 10)
+    assert asked == [1]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lastlayer.papers import Artifact, Observations, Size, Store, Verdict
+    from lastlayer.runners import Plan
     from lastlayer.training import Trial
 
 _OUTCOME_STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yellow", "not run": "dim"}
@@ -83,23 +84,7 @@ def reproduce(
         _make_folder("--out", out)
         if any(artifact.compute is None for artifact in chosen):
             _make_folder("--runs", runs)
-        try:
-            papers.reproduce_all(
-                chosen,
-                size,
-                plan,
-                store,
-                only={artifact.name: _only(only, artifact) for artifact in chosen},
-                seeds=_seeds(seeds),
-                run=run,
-                tell=lambda line: typer.echo(line, err=True),
-            )
-        except typer.Exit:  # Ctrl-C
-            raise
-        except Exception as error:
-            if len(chosen) == 1:
-                raise
-            failure = error  # of one; the others have something to show
+        failure = _run_all(chosen, size, plan, store, only, seeds)
     for artifact in chosen:
         observed = store.read(artifact.name, size)
         if show:
@@ -119,6 +104,27 @@ def reproduce(
             _print_verdicts(console, concerned, store)
     if failure is not None:
         raise failure
+
+
+def _run_all(
+    chosen: list[Artifact], size: Size, plan: Plan, store: Store, only: list[str] | None, seeds: str | None
+) -> Exception | None:
+    """Run what is missing; the error of one among several is given back, since the others have something to show."""
+    from lastlayer import papers
+
+    labels = {artifact.name: _only(only, artifact) for artifact in chosen}
+    try:
+        papers.reproduce_all(
+            chosen, size, plan, store, only=labels, seeds=_seeds(seeds), run=run,
+            tell=lambda line: typer.echo(line, err=True),
+        )  # fmt: skip
+    except typer.Exit:  # Ctrl-C
+        raise
+    except Exception as error:
+        if len(chosen) == 1:
+            raise
+        return error
+    return None
 
 
 def _chosen(names: list[str] | None) -> list[Artifact]:

@@ -134,17 +134,11 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
     First come teachers, candidates that need none and cells for which nothing is chosen; then candidates that were
     waiting for a teacher; then teachers of what was chosen without trying anything; then the rest.
     """
-    groups = {} if grid.selection is None else _groups(grid, grid.selection)
-    tried = {} if grid.selection is None else {g: candidates(grid.selection, cell) for g, cell in groups.items()}
-    tested = {row.facts.get("run") for row in store.read(artifact.name, size, tried=True).rows if row.status == "done"}
+    choosing = _Choosing(artifact, size, grid, plan, store)
     stored = [] if artifact.together else store.read(artifact.name, size).rows
     known = {_place(row.labels, row.seed, row.facts.get("run", "")) for row in stored if row.status != "failed"}
     # artifacts share runs, and a last row has every measure; curves and what is observed more it has not
     elsewhere = {} if artifact.curves or artifact.observe else store.finished(artifact.paper, size)
-
-    def untried(*, taught: bool) -> list[Trial]:
-        made = [trial for g, cell in groups.items() if (cell.teacher is not None) == taught for trial in tried[g]]
-        return [trial for trial in made if trial.identity not in tested]
 
     def missing(cells: Iterable[Cell]) -> list[Trial]:
         made = [(cell, seed, resolve(cell.trial, {"seed": seed})) for cell in cells for seed in grid.seeds]
@@ -160,19 +154,18 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
     def keep(grid: Grid, chosen: Sequence[str], tell: Told) -> None:
         store.add(artifact.name, size, _observe(artifact, grid, plan, chosen, known, elsewhere, tell))
 
-    open_ = [cell for cell in grid.cells if grid.selection and _group(grid.selection, cell.labels) in groups]
-    settled = dataclasses.replace(grid, cells=tuple(cell for cell in grid.cells if cell not in open_))
-    teachers = teachers_of(
-        [*(cell for cell in settled.cells if missing([cell])), *(open_ if untried(taught=True) else [])]
-    )
+    settled = dataclasses.replace(grid, cells=tuple(cell for cell in grid.cells if not choosing.concerns(cell)))
+    waiting = [cell for cell in settled.cells if missing([cell])]
+    if choosing.untried(taught=True):
+        waiting += [cell for cell in grid.cells if choosing.concerns(cell)]
+    teachers = teachers_of(waiting)
     chosen = [""] * len(settled.cells)
     try:
         free = missing(cell for cell in settled.cells if cell.teacher is None)
-        yield [*teachers, *untried(taught=False), *free]
-        yield untried(taught=True)
-        if grid.selection is not None:
-            _keep_tried(artifact, size, grid.selection, groups, tried, plan, store)
-            settled, chosen = _select(artifact, size, grid, grid.selection, groups, tried, store, tell)
+        yield [*teachers, *choosing.untried(taught=False), *free]
+        yield choosing.untried(taught=True)
+        choosing.keep()
+        settled, chosen = choosing.choose(tell)
         left = missing(settled.cells)
         if len({trial.identity for trial in left}) < len({trial.identity for trial in settled.trials()}):
             path = store.path(artifact.name, size)
@@ -183,8 +176,7 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
         yield [trial for trial in left if trial not in free]
     except BaseException:
         try:
-            if grid.selection is not None:
-                _keep_tried(artifact, size, grid.selection, groups, tried, plan, store)
+            choosing.keep()
         finally:
             keep(settled, chosen, lambda line: None)
         raise
@@ -237,51 +229,59 @@ def _combinations(cell: Cell) -> list[dict[str, Any]]:
     return [dict(zip(cell.over, values, strict=True)) for values in itertools.product(*cell.over.values())]
 
 
-def _keep_tried(
-    artifact: Artifact,
-    size: Size,
-    selection: Selection,
-    groups: Mapping[Group, Cell],
-    tried: Mapping[Group, Sequence[Trial]],
-    plan: Plan,
-    store: Store,
-) -> None:
-    """Merge the candidates that ended into the store."""
-    rows = [
-        row
-        for group, made in tried.items()
-        for trial, settings in zip(made, _combinations(groups[group]), strict=True)
-        for row in _candidate_rows({axis: groups[group].labels[axis] for axis in selection.per}, settings,
-                                   trial, plan.folder(trial))
-    ]  # fmt: skip
-    store.add(artifact.name, size, rows, tried=True)
+class _Choosing:
+    """What is tried on validation data before the cells of a grid run, and what comes out best."""
 
+    def __init__(self, artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Store) -> None:
+        self.artifact, self.size, self.grid, self.plan, self.store = artifact, size, grid, plan, store
+        self.groups: dict[Group, Cell] = {}
+        self.tried: dict[Group, list[Trial]] = {}
+        if grid.selection is not None:
+            self.groups = _groups(grid, grid.selection)
+            self.tried = {group: candidates(grid.selection, cell) for group, cell in self.groups.items()}
+        stored = store.read(artifact.name, size, tried=True).rows
+        self.tested = {row.facts.get("run") for row in stored if row.status == "done"}
 
-def _select(
-    artifact: Artifact,
-    size: Size,
-    grid: Grid,
-    selection: Selection,
-    groups: Mapping[Group, Cell],
-    tried: Mapping[Group, Sequence[Trial]],
-    store: Store,
-    tell: Told,
-) -> tuple[Grid, list[str]]:
-    """The grid with the settings that did best on validation, and what was chosen for each cell."""
-    scores = _scores(store.read(artifact.name, size, tried=True))
-    best: dict[Group, dict[str, Any]] = {}
-    for group, made in tried.items():
-        found = [scores.get(trial.identity) for trial in made]
-        winner, score = best_candidate(made, found)
-        best[group] = _combinations(groups[group])[made.index(winner)]
-        tell(f"{' '.join(group) or artifact.name}: {_text(best[group])}, validation accuracy {score['accuracy']:.4f}, "
-             f"{len(made) - found.count(None)} of {len(made)} candidates done")  # fmt: skip
-    cells, chosen = [], []
-    for cell in grid.cells:
-        settings = best.get(_group(selection, cell.labels), {})
-        cells.append(dataclasses.replace(cell, trial=cell.trial.with_settings(settings)))
-        chosen.append(_text(settings))
-    return dataclasses.replace(grid, cells=tuple(cells)), chosen
+    def concerns(self, cell: Cell) -> bool:
+        """Whether something is chosen for a cell."""
+        return self.grid.selection is not None and _group(self.grid.selection, cell.labels) in self.groups
+
+    def untried(self, *, taught: bool) -> list[Trial]:
+        """The candidates that are not written down: those that need a teacher, or those that need none."""
+        groups = [group for group, cell in self.groups.items() if (cell.teacher is not None) == taught]
+        return [trial for group in groups for trial in self.tried[group] if trial.identity not in self.tested]
+
+    def keep(self) -> None:
+        """Merge the candidates that ended into the store."""
+        per = () if self.grid.selection is None else self.grid.selection.per
+        rows = [
+            row
+            for group, made in self.tried.items()
+            for trial, settings in zip(made, _combinations(self.groups[group]), strict=True)
+            for row in _candidate_rows({axis: self.groups[group].labels[axis] for axis in per}, settings, trial,
+                                       self.plan.folder(trial))
+        ]  # fmt: skip
+        self.store.add(self.artifact.name, self.size, rows, tried=True)
+
+    def choose(self, tell: Told) -> tuple[Grid, list[str]]:
+        """The grid with the settings that did best, and what was chosen for each cell."""
+        if self.grid.selection is None:
+            return self.grid, [""] * len(self.grid.cells)
+        scores = _scores(self.store.read(self.artifact.name, self.size, tried=True))
+        best: dict[Group, dict[str, Any]] = {}
+        for group, made in self.tried.items():
+            found = [scores.get(trial.identity) for trial in made]
+            winner, score = best_candidate(made, found)
+            best[group] = _combinations(self.groups[group])[made.index(winner)]
+            tell(f"{' '.join(group) or self.artifact.name}: {_text(best[group])}, "
+                 f"validation accuracy {score['accuracy']:.4f}, "
+                 f"{len(made) - found.count(None)} of {len(made)} candidates done")  # fmt: skip
+        cells, chosen = [], []
+        for cell in self.grid.cells:
+            settings = best.get(_group(self.grid.selection, cell.labels), {})
+            cells.append(dataclasses.replace(cell, trial=cell.trial.with_settings(settings)))
+            chosen.append(_text(settings))
+        return dataclasses.replace(self.grid, cells=tuple(cells)), chosen
 
 
 def _candidate_rows(labels: Labels, settings: Mapping[str, Any], trial: Trial, folder: RunFolder) -> list[Row]:
