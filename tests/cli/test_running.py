@@ -1,4 +1,4 @@
-"""What is shown while trials run: names, progress in a terminal, silence elsewhere."""
+"""What is shown while trials run: names, progress in a terminal, a line now and then elsewhere."""
 
 import fcntl
 import io
@@ -49,6 +49,32 @@ def test_the_whole_moves_with_its_parts() -> None:
     assert len(bars.tasks) == 1
 
 
+def test_where_there_is_no_terminal_a_line_now_and_then_says_how_far_all_are(tmp_path, monkeypatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("lastlayer.cli._running.time.monotonic", lambda: clock[0])
+    said = io.StringIO()
+    bars = Progress(TextColumn("{task.description}"), console=Console(file=said, width=200), disable=True)
+    show = _Show(bars, [Trial(seed=seed) for seed in range(4)], Plan(tmp_path, "cpu"))
+
+    def after(seconds: float, event: Event) -> str:
+        before = len(said.getvalue())
+        clock[0] += seconds
+        show(event)
+        return said.getvalue()[before:]
+
+    def moment(step: int) -> Moment:
+        return Moment(epoch=0, epochs=10, step=step, steps=100, loss=1.0, accuracy=0.5)
+
+    assert after(1, Event(0, "start")) == ""
+    assert after(28, Event(0, "progress", moment(20))) == ""
+    assert after(1, Event(0, "progress", moment(25))) == "30 s: 0 of 4 trials ended, 1 running (25% trained)\n"
+    assert after(1, Event(1, "start")) == ""
+    assert after(20, Event(1, "progress", moment(75))) == ""
+    assert after(10, Event(0, "progress", moment(27))) == "61 s: 0 of 4 trials ended, 2 running (51% trained)\n"
+    assert after(5, Event(0, "done")) == after(5, Event(1, "done")) == ""
+    assert after(3600, Event(2, "skip")) == "3671 s: 3 of 4 trials ended\n"
+
+
 def test_a_trial_that_measures_says_so_from_its_first_batch_on(tmp_path) -> None:
     trial = Trial(data=DataChoice("digits", train=128), schedule=Schedule(epochs=2), evaluations=1).resolved()
     bars = Progress(TextColumn("{task.fields[state]}"), console=Console(file=io.StringIO()))
@@ -69,7 +95,7 @@ def test_a_terminal_shows_epoch_loss_accuracy_and_time_left(tmp_path, columns: i
     environment = {**os.environ, "TERM": "xterm-256color"}
     environment.pop("COLUMNS", None)
     process = subprocess.Popen(
-        [*COMMAND, "--epochs", "40"], stdout=theirs, stderr=theirs, cwd=tmp_path, env=environment
+        [*COMMAND, "--epochs", "200"], stdout=theirs, stderr=theirs, cwd=tmp_path, env=environment
     )
     os.close(theirs)
     said = b""
@@ -81,7 +107,7 @@ def test_a_terminal_shows_epoch_loss_accuracy_and_time_left(tmp_path, columns: i
     os.close(ours)
     assert process.wait() == 0
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode())
-    assert re.search(r"ce seed 0 .*epoch \d+/40  loss \d\.\d{4}  accuracy \d+\.\d% \d\d:\d\d", text)
+    assert re.search(r"ce seed 0 .*epoch \d+/200  loss \d\.\d{4}  accuracy \d+\.\d% \d\d:\d\d", text)
     assert "…" not in text
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import shlex
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -113,8 +114,8 @@ def names_of(trials: Sequence[Trial]) -> list[str]:
 def _shown(trials: Sequence[Trial], plan: Plan) -> Iterator[_Show]:
     """Live progress in a terminal: a line for each running trial and one for all.
 
-    Elsewhere a failure alone is said, and only where its run folder has no note of it, from which it would be told
-    among the results.
+    Elsewhere, as in the log of a batch job, a line now and then says how far all of them are. A failure is said there
+    only where its run folder has no note of it, from which it would be told among the results.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -128,10 +129,16 @@ def _shown(trials: Sequence[Trial], plan: Plan) -> Iterator[_Show]:
 
 
 class _Show:
-    """Turns events into progress bars, and failures into lines: all, or those that the plan's run folders lack."""
+    """Turns events into progress bars, and failures into lines: all, or those that the plan's run folders lack.
+
+    With a plan, for where bars cannot be drawn, progress is said in lines, `EVERY` seconds apart.
+    """
+
+    EVERY = 30.0
 
     def __init__(self, bars: Progress, trials: Sequence[Trial], plan: Plan | None = None) -> None:
         self.bars, self.trials, self.plan = bars, trials, plan
+        self.began = self.said = time.monotonic()
         self.names = names_of(trials)
         self.rows: dict[int, TaskID] = {}
         self.parts: dict[int, float] = {}
@@ -157,8 +164,20 @@ class _Show:
                 self.bars.remove_task(self.rows.pop(event.index))
             done = self.ended + sum(self.parts.values())
             self.bars.update(self.all, completed=done, state=f"{self.ended} of {len(self.trials)} ended")
+        if self.plan is not None:
+            self._say_now_and_then()
         if event.kind == "failed" and not self._is_noted(event.index):
             self.bars.console.print(f"failed: {name}: {event.message}", markup=False, highlight=False, soft_wrap=True)
+
+    def _say_now_and_then(self) -> None:
+        now = time.monotonic()
+        if now - self.said < self.EVERY:
+            return
+        self.said = now
+        line = f"{now - self.began:.0f} s: {self.ended} of {counted(len(self.trials), 'trial')} ended"
+        if self.parts:
+            line += f", {len(self.parts)} running ({sum(self.parts.values()) / len(self.parts):.0%} trained)"
+        self.bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _is_noted(self, index: int) -> bool:
         return self.plan is not None and self.plan.folder(self.trials[index]).status == "failed"
