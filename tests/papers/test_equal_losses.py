@@ -269,3 +269,5 @@ def test_figures_of_the_same_runs_share_them() -> None:
     for a, b in (("fig1", "fig2"), ("fig5", "fig6")):
         first, second = (artifact(f"{PAPER}.{name}").grid("small").trials() for name in (a, b))
         assert [trial.identity for trial in first] == [trial.identity for trial in second]
+    wide_and_long = {trial.identity for trial in artifact(f"{PAPER}.fig1").grid("small").trials()}
+    assert wide_and_long < {trial.identity for trial in artifact(f"{PAPER}.fig3").grid("small").trials()}
