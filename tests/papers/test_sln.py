@@ -24,7 +24,7 @@ COUNTS = {
     "sln.table3": {"paper": (32, 160), "small": (40, 72)},
     "sln.table4": {"paper": (150, 150), "small": (45, 45)},
     "sln.table5": {"paper": (90, 90), "small": (45, 45)},
-    "sln.fig1": {"paper": (40, 40), "small": (8, 8)},
+    "sln.fig1": {"paper": (40, 40), "small": (12, 12)},
     "sln.fig6": {"paper": (60, 69), "small": (15, 24)},
     "sln.fig7": {"paper": (330, 330), "small": (33, 33)},
     "all_losses.table": {"paper": (85, 290), "small": (51, 188)},
