@@ -36,9 +36,10 @@ def test_an_edited_json_is_damaged(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(DamagedFileError):
         read_json(path)
-    path.write_text("[1, 2")
-    with pytest.raises(DamagedFileError):
-        read_json(path)
+    for other in ("[1, 2", "[1]", "null", '"sha256"', "[" * 100_000):
+        path.write_text(other)
+        with pytest.raises(DamagedFileError, match=r"a\.json is damaged: "):
+            read_json(path)
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

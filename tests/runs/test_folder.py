@@ -34,6 +34,16 @@ def test_statuses_follow_the_life_of_a_run(tmp_path: Path) -> None:
     assert torch.equal(run.tensors("weights")["w"], torch.ones(2))
 
 
+def test_tied_weights_are_kept_under_both_names(run: RunFolder) -> None:
+    tied = torch.arange(6.0).view(2, 3)
+    run.finish({}, {"first": tied, "second": tied, "a row of it": tied[1], "turned": tied.T}, {})
+    found = run.tensors("weights")
+    assert torch.equal(found["first"], tied)
+    assert torch.equal(found["second"], tied)
+    assert torch.equal(found["a row of it"], tied[1])
+    assert torch.equal(found["turned"], tied.T)
+
+
 def test_an_unfinished_run_has_no_result(run: RunFolder) -> None:
     with pytest.raises(FileNotFoundError, match="interrupted"):
         run.result()

@@ -128,6 +128,72 @@ def test_a_graph_of_one_batch_size_is_not_kept(digits_run, tmp_path, monkeypatch
     assert not (tmp_path / "out").exists()
 
 
+def test_tied_weights(tmp_path, monkeypatch):
+    (tmp_path / "model_of_tied_weights.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    num_features = 64\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.first, self.second = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)\n"
+        "        self.second.weight = self.first.weight\n"
+        "    def forward(self, x):\n"
+        "        return self.second(self.first(x.flatten(1)))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    run = train(tmp_path / "run", data=DataChoice(train=64), model=ModelChoice("model_of_tied_weights:Net"))
+    export(run, tmp_path / "out", ["safetensors"])
+    weights = load_file(tmp_path / "out" / "model.safetensors")
+    assert torch.equal(weights["backbone.first.weight"], weights["backbone.second.weight"])
+    assert torch.equal(weights["backbone.first.weight"], lastlayer.load(run).network.backbone.second.weight)
+
+
+def rewritten(run: Path, to: Path, **data: object) -> Path:
+    """A copy of a finished run with other facts about its data."""
+    old, new = RunFolder(run), RunFolder(to)
+    result = old.result()
+    result["data"].update(data)
+    new.finish(result, old.tensors("weights"), {})
+    return to
+
+
+@needs_onnx
+def test_tokens_stay_integers(tmp_path, monkeypatch):
+    (tmp_path / "model_of_tokens.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    num_features = 4\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.embedding = torch.nn.Embedding(17, 4)\n"
+        "    def forward(self, x):\n"
+        "        return self.embedding(x.long().flatten(1)).mean(1)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    trained = train(tmp_path / "run", data=DataChoice(train=64), model=ModelChoice("model_of_tokens:Net"))
+    run = rewritten(trained, tmp_path / "tokens", dtype="int32", in_shape=[2, 32])
+    export(run, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["inputs"]["dtype"] == "int32"
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx", providers=["CPUExecutionProvider"])
+    tokens = np.random.default_rng(0).integers(0, 17, (5, 2, 32)).astype(np.int32)
+    (logits,) = session.run(["logits"], {"inputs": tokens})
+    with torch.no_grad():
+        expected = lastlayer.load(run).network(torch.from_numpy(tokens))
+    np.testing.assert_allclose(logits, expected.numpy(), atol=1e-5)
+
+
+@needs_onnx
+def test_weights_beyond_what_an_onnx_file_holds(digits_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "ONNX_LIMIT", 5_000)
+    said = refused(digits_run, "--out", tmp_path / "out")
+    assert "bytes and one ONNX file holds at most 5,000: ask for safetensors alone (--format safetensors)" in said
+    assert not (tmp_path / "out").exists()
+
+
 @needs_onnx
 def test_features_with_nce_on_a_batch_norm_head(tmp_path):
     run = train(
@@ -172,6 +238,36 @@ def test_config_and_weights_suffice_to_predict(digits_run, tmp_path):
     s = np.exp(z / (0.2 * np.linalg.norm(z, axis=1, keepdims=True) ** 0.7))
     expected = lastlayer.load(digits_run).probabilities(torch.from_numpy(images))
     np.testing.assert_allclose(s / s.sum(1, keepdims=True), expected.numpy(), atol=1e-5)
+
+
+def test_measures_that_are_undefined_are_null(images, tmp_path):
+    """All of one class in the test set leaves much of the geometry undefined."""
+    arrays = dict(np.load(images))
+    alone = arrays["y_test"] == 0
+    file = tmp_path / "one.npz"
+    np.savez(file, **{**arrays, "x_test": arrays["x_test"][alone], "y_test": arrays["y_test"][alone]})
+    run = train(tmp_path / "run", data=DataChoice(str(file)), model=ModelChoice("mlp", {"width": 4}))
+    assert math.isnan(RunFolder(run).result()["measures"]["test"]["nc1"])
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    export(run, tmp_path / "out", ["safetensors"])
+    config = json.loads((tmp_path / "out" / "config.json").read_text(), parse_constant=refuse)
+    assert config["measures"]["test"]["nc1"] is None
+    assert config["measures"]["test"]["accuracy"] == RunFolder(run).result()["measures"]["test"]["accuracy"]
+
+
+def test_what_a_killed_export_left_is_cleared_and_two_at_once_are_refused(digits_run, tmp_path):
+    left = tmp_path / f".model.safetensors.{'0123456789abcdef' * 2}"
+    with RunFolder(tmp_path).locked():
+        left.write_bytes(b"being written")
+        assert f"another process is working on {tmp_path}" in refused(
+            digits_run, "--format", "safetensors", "--out", tmp_path
+        )
+        assert left.exists()
+    export(digits_run, tmp_path, ["safetensors"])
+    assert {path.name for path in tmp_path.iterdir()} == {"model.safetensors", "config.json", "lock"}
 
 
 @pytest.mark.parametrize(
@@ -228,6 +324,7 @@ def refused(*arguments: object) -> str:
 def test_mistakes_are_one_line(digits_run, tmp_path):
     assert "no such folder" in refused(tmp_path / "none")
     assert "did you mean" in refused(digits_run, "--format", "onxx")
+    assert "no format is given: ask for safetensors or onnx" in refused(digits_run, "--format", " ,")
     begun = RunFolder(tmp_path / "begun")
     begun.path.mkdir()
     begun.start(Trial().to_dict())

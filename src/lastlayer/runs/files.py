@@ -10,7 +10,10 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SEAL = b"sha256:"
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{32}")
@@ -97,6 +100,21 @@ def check_content(path: Path, content: bytes, expected: str) -> None:
         raise DamagedFileError(f"{path} is damaged: SHA-256 expected {expected[:64]}, found {found}")
 
 
+def as_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """The content of a safetensors file. Tensors that share memory, such as tied weights, are written one by one."""
+    from safetensors.torch import save
+
+    own: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        value = tensor.detach().cpu().contiguous()
+        memory = value.untyped_storage().data_ptr()
+        own[name] = value.clone() if memory in seen else value  # the format refuses two names for one memory
+        seen.add(memory)
+    content: bytes = save(own)
+    return content
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON object with a `sha256` field over the rest of it."""
     body = dict(content)
@@ -112,9 +130,11 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         body = json.loads(path.read_bytes())
-        expected = body.pop("sha256")
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"{path} is damaged: {error}") from error
+    if not isinstance(body, dict) or "sha256" not in body:
+        raise DamagedFileError(f"{path} is damaged: it holds no JSON object with a checksum")
+    expected = body.pop("sha256")
     check_content(path, _canonical(body), str(expected))
     return dict(body)
 

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from lastlayer.runs.files import (
     DamagedFileError,
+    as_safetensors,
     check_content,
     clear_unfinished,
     naming,
@@ -208,11 +209,9 @@ class RunFolder:
 
     def finish(self, result: Mapping[str, Any], weights: Mapping[str, Tensor], snapshots: Mapping[str, Tensor]) -> None:
         """Write weights and snapshots, then the result that makes the run done; the last two checkpoints stay."""
-        from safetensors.torch import save
-
         files = {}
         for name, tensors in (("weights", weights), ("snapshots", snapshots)):
-            content = save({key: value.detach().cpu().contiguous() for key, value in tensors.items()})
+            content = as_safetensors(tensors)
             write_atomically(self.path / f"{name}.safetensors", content)
             files[f"{name}.safetensors"] = sha256(content)
         self._drop_old_checkpoints()  # a process killed after its last one left three

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import importlib.util
 import logging
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,11 +21,12 @@ from torch import Tensor, nn
 import lastlayer
 from lastlayer._words import nearest
 from lastlayer.runs import RunFolder
-from lastlayer.runs.files import sha256, write_atomically, write_json
+from lastlayer.runs.files import as_safetensors, sha256, write_atomically, write_json
 from lastlayer.training.load import Loaded, load
 
 FORMATS = ("safetensors", "onnx")
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+ONNX_LIMIT = 2**31 - 2**20  # bytes of weights: protobuf stops at 2 GiB, and the graph itself needs some
 AGREEMENT = 1e-4  # of ONNX Runtime with torch, relative to the largest logit
 
 
@@ -35,7 +37,9 @@ def export(run: str | Path | RunFolder, out: str | Path, formats: Sequence[str] 
     - model.onnx: `inputs`, as the data set stores them (8-bit images or features), to `logits` and `probabilities`,
       for any batch size; it is run once in ONNX Runtime and compared with torch before it is kept
     - config.json: the trial, class names, input shape and normalisation, the loss and how logits become probabilities,
-      what was measured, and the SHA-256 of the files above
+      what was measured (null where that is NaN or infinite), and the SHA-256 of the files above
+
+    A file `lock` in the folder is held meanwhile.
 
     Args:
         run: the run's folder.
@@ -46,11 +50,15 @@ def export(run: str | Path | RunFolder, out: str | Path, formats: Sequence[str] 
         The files written, config.json last.
 
     Raises:
-        ValueError: for an unknown format, or a model that ONNX cannot express or computes differently.
+        ValueError: for no format or an unknown one, or a model that ONNX cannot hold or express, or computes
+            differently.
         ImportError: for onnx without its packages; the message names the extra. Nothing is written then.
         FileNotFoundError: when the run is not done.
+        BlockingIOError: when another process writes to the folder.
         DamagedFileError: when a file of the run is not what was written.
     """
+    if not formats:
+        raise ValueError(f"no format is given: ask for {' or '.join(FORMATS)}, or both")
     for name in formats:
         if name not in FORMATS:
             raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {name!r}{nearest(name, FORMATS)}")
@@ -59,16 +67,15 @@ def export(run: str | Path | RunFolder, out: str | Path, formats: Sequence[str] 
     loaded = load(run)
     contents: dict[str, bytes] = {}
     if "safetensors" in formats:
-        from safetensors.torch import save
-
-        contents["model.safetensors"] = save({k: v.contiguous() for k, v in loaded.network.state_dict().items()})
+        contents["model.safetensors"] = as_safetensors(loaded.network.state_dict())
     if "onnx" in formats:
         contents["model.onnx"] = onnx_model(loaded)
     folder = Path(out)
-    for name, content in contents.items():
-        write_atomically(folder / name, content)
     config = folder / "config.json"
-    write_json(config, {**describe(loaded), "files": {name: sha256(content) for name, content in contents.items()}})
+    with RunFolder(folder).locked():  # files of two runs must not mix, nor parts stay that a killed process left
+        for name, content in contents.items():
+            write_atomically(folder / name, content)
+        write_json(config, {**describe(loaded), "files": {name: sha256(content) for name, content in contents.items()}})
     return [*(folder / name for name in contents), config]
 
 
@@ -89,8 +96,15 @@ def describe(loaded: Loaded) -> dict[str, Any]:
             "hyperparameters": {k: v for k, v in loaded.loss.hyperparameters().items() if _is_plain(v)},
             "probabilities": loaded.loss.probability_formula(),
         },
-        "measures": loaded.result["measures"],
+        "measures": _strict(loaded.result["measures"]),
     }
+
+
+def _strict(value: Any) -> Any:
+    """NaN and infinities as None: JSON knows neither, and readers other than Python's refuse the file."""
+    if isinstance(value, dict):
+        return {key: _strict(entry) for key, entry in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _is_plain(value: Any) -> bool:
@@ -98,8 +112,8 @@ def _is_plain(value: Any) -> bool:
 
 
 def input_dtype(loaded: Loaded) -> torch.dtype:
-    """The type of inputs as stored."""
-    return torch.uint8 if loaded.result["data"]["dtype"] == "uint8" else torch.float32
+    """The type of inputs as stored: images of bytes, tokens of int32, all else in float32."""
+    return {"uint8": torch.uint8, "int32": torch.int32}.get(loaded.result["data"]["dtype"], torch.float32)
 
 
 class _Predictor(nn.Module):
@@ -119,15 +133,23 @@ def onnx_model(loaded: Loaded) -> bytes:
 
     Raises:
         ImportError: when onnx, onnxscript or onnxruntime is not installed.
-        ValueError: when the model cannot be expressed, or ONNX Runtime computes something else.
+        ValueError: when the model is too large or cannot be expressed, or ONNX Runtime computes something else.
     """
     _require_onnx()
+    size = sum(tensor.numel() * tensor.element_size() for tensor in loaded.network.state_dict().values())
+    if size > ONNX_LIMIT:
+        raise ValueError(
+            f"the weights have {size:,} bytes and one ONNX file holds at most {ONNX_LIMIT:,}: "
+            "ask for safetensors alone (--format safetensors)"
+        )
     predictor = _Predictor(loaded).eval()
     shape = loaded.result["data"]["in_shape"]
     generator = torch.Generator().manual_seed(0)
     examples = torch.rand(3, *shape, generator=generator)  # 3: a size of 1 would be taken for a constant
     if input_dtype(loaded) is torch.uint8:
         examples = (examples * loaded.result["data"]["normalize"]["scale"]).to(torch.uint8)
+    elif input_dtype(loaded) is torch.int32:
+        examples = examples.round().int()  # 0 and 1 are tokens, and segments, of every vocabulary
     with _quiet(), torch.no_grad():
         try:
             program = torch.onnx.export(
