@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -91,6 +92,28 @@ def test_some_logits_are_those_of_all(name, shape):
         assert found.shape == (*shape, len(several))
         torch.testing.assert_close(found, every[..., [int(k) for k in several]])
     assert head.logit(x, []).shape == (*shape, 0)
+
+
+def test_classes_in_arrays_that_torch_does_not_read():
+    head, x = make("linear"), inputs(5)
+    frozen = np.array([3, 1])
+    frozen.flags.writeable = False
+    unsigned = [torch.tensor([3, 1], dtype=dtype) for dtype in (torch.uint16, torch.uint32, torch.uint64)]
+    reversed_ = np.array([1, 3])[::-1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for k in (*unsigned, frozen, reversed_, np.array([3, 1], ">i4"), np.array([3, 1], np.uint64)):
+            torch.testing.assert_close(head.logit(x, k), head(x)[:, [3, 1]])
+        torch.testing.assert_close(head.logit(x, [torch.tensor(3), torch.tensor(1)]), head(x)[:, [3, 1]])
+
+
+def test_classes_out_of_range_are_refused_before_they_reach_another_device():
+    """On a GPU they would end every use of it by the process; the meta device stands for one."""
+    head = make("linear").to("meta")
+    for k in (K, [-1], torch.tensor(K)):
+        with pytest.raises(ValueError, match=r"k must lie in 0\.\.3"):
+            head.logit(torch.empty(2, D, device="meta"), k)
+    assert head.logit(torch.empty(2, D, device="meta", dtype=torch.float64), [1, 2]).shape == (2, 2)
 
 
 @every_head
@@ -244,12 +267,19 @@ def test_mistakes(name):
         head(torch.zeros(2, 2 * D, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"x must have shape"):
         head.logit(torch.zeros(2, D - 1, dtype=torch.float64), 0)
-    for k in (-1, K, [0, K], torch.tensor([-1])):
+    for k in (-1, K, [0, K], torch.tensor([-1]), torch.tensor([K], dtype=torch.uint16)):
         with pytest.raises(ValueError, match=r"k must lie in 0\.\.3"):
             head.logit(inputs(2), k)
-    for k in (1.0, True, torch.tensor([[0, 1]]), [0.5]):
-        with pytest.raises(TypeError, match="k must be a class index"):
+    wrong = ("1", ["1"], None, {1, 2}, [[0], [1, 2]], torch.tensor(1j), 2**63, [2**64])
+    for k in (1.0, True, torch.tensor([[0, 1]]), [0.5], *wrong):
+        with pytest.raises(TypeError, match=r"k must be a class index 0\.\.3 or a list of them, got"):
             head.logit(inputs(2), k)
+    with pytest.raises(TypeError) as long:
+        head.logit(inputs(2), [0.5] * 100_000)
+    assert len(str(long.value)) < 200
+    for x in (inputs(2).numpy(), [0.0] * D, None):
+        with pytest.raises(TypeError, match="x must be a tensor, got"):
+            head.logit(x, 0)
 
 
 def test_batch_norm_features_check_their_width():

@@ -69,8 +69,11 @@ def test_only_directions_count(size):
 
 
 def test_mistakes():
-    for scale in (0.0, -1.0, float("nan")):
+    learnt = nn.Parameter(torch.tensor(0.0))
+    for scale in (0.0, -1.0, float("nan"), float("inf"), torch.tensor(-1.0), learnt):
         with pytest.raises(ValueError, match="scale must be positive"):
             NormalizedHead(4, 3, scale=scale)
     with pytest.raises(ValueError, match="bias_std must not be negative, got -1"):
         NormalizedHead(4, 3, bias_std=-1.0)
+    with pytest.raises(ValueError, match=r"one number for all classes, got shape \(3, 1\)"):
+        NormalizedHead(4, 3, scale=torch.ones(3, 1))  # logit would pair the scales of all classes with the asked rows

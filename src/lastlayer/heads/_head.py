@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -54,25 +55,57 @@ class Head(nn.Module):
 
         Args:
             x: (..., in_features).
-            k: one class, for a result (...), or several, (m,), for a result (..., m).
+            k: one class, for a result (...), or several, (m,), for a result (..., m). Their range is checked unless
+                they are a tensor on a GPU, which would have to be waited for.
+
+        Raises:
+            TypeError: for classes that are no integers, or more than a list of them.
+            ValueError: for classes that the head does not have.
         """
         self._check(x)
-        classes = torch.as_tensor(k, device=self.weight.device)
-        if classes.dim() > 1 or (classes.numel() and (classes.is_floating_point() or classes.dtype is torch.bool)):
-            raise TypeError(f"k must be a class index or a list of them, got {k!r}")
+        classes = self._classes(k)
+        logits = F.linear(self.features(x), *self.linear(classes.reshape(-1)))
+        return logits.squeeze(-1) if classes.dim() == 0 else logits
+
+    def _classes(self, k: int | Sequence[int] | Tensor) -> Tensor:
+        """Class indices as int64 on the weight's device, (m,) or without a dimension."""
+        classes = k if isinstance(k, Tensor) else _as_tensor(k)
+        whole = not (classes.is_floating_point() or classes.is_complex() or classes.dtype is torch.bool)
+        if classes.dim() > 1 or (classes.numel() and not whole):
+            raise TypeError(f"k must be a class index 0..{self.num_classes - 1} or a list of them, got {_shown(k)}")
+        classes = classes.long()
+        # Looked at before it goes to a GPU: there an index out of range ends every use of it by the process.
         if classes.device.type == "cpu" and classes.numel() and not torch.compiler.is_compiling():
             low, high = (int(v) for v in torch.aminmax(classes))
             if low < 0 or high >= self.num_classes:
                 raise ValueError(f"k must lie in 0..{self.num_classes - 1}, got {low if low < 0 else high}")
-        logits = F.linear(self.features(x), *self.linear(classes.reshape(-1).long()))
-        return logits.squeeze(-1) if classes.dim() == 0 else logits
+        return classes.to(self.weight.device)
 
     def _check(self, x: Tensor) -> None:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x must be a tensor, got {type(x).__name__}")
         if x.shape[-1:] != (self.in_features,):
             raise ValueError(f"x must have shape (..., {self.in_features}), got {tuple(x.shape)}")
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, num_classes={self.num_classes}"
+
+
+def _as_tensor(k: object) -> Tensor:
+    """Numbers as a tensor, and all else as one that is no index; numpy reads arrays that torch would refuse."""
+    if torch.compiler.is_compiling():
+        return torch.as_tensor(k)
+    try:
+        array = np.asarray(k)
+    except ValueError:  # lists of different lengths
+        array = np.asarray(None)
+    if array.dtype.kind not in "iu" or (array.size and array.max() > np.iinfo(np.int64).max):
+        return torch.empty(array.shape, dtype=torch.float64)
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def _shown(k: object) -> str:
+    return f"{k.dtype} {tuple(k.shape)}" if isinstance(k, Tensor) else reprlib.repr(k)
 
 
 def select(rows: Tensor, classes: Tensor | None) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -43,8 +45,10 @@ class NormalizedHead(Head):
         bias_std: float = 0.0,
     ) -> None:
         super().__init__(in_features, num_classes)
-        if not isinstance(scale, Tensor) and not scale > 0:
-            raise ValueError(f"scale must be positive, got {scale!r}")
+        if isinstance(scale, Tensor) and scale.numel() != 1:
+            raise ValueError(f"scale must be one number for all classes, got shape {tuple(scale.shape)}")
+        if not (isinstance(scale, Tensor) and scale.is_meta) and not 0 < scale < math.inf:
+            raise ValueError(f"scale must be positive and finite, got {scale!r}")
         if bias_std < 0:
             raise ValueError(f"bias_std must not be negative, got {bias_std!r}")
         self.weight = initial_weight(num_classes, in_features)
