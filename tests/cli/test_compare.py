@@ -46,6 +46,28 @@ def test_a_comparison_leaves_a_table_a_page_and_the_models() -> None:
     assert gammas == [0, 0, 0.5, 0.5, 0.9, 0.9]
 
 
+def test_what_was_made_of_data_and_model_is_said() -> None:
+    numpy.savez("points.npz", x=numpy.random.default_rng(0).normal(size=(60, 3)), y=numpy.arange(60) % 3)
+    Path("my_net.py").write_text(
+        "from torch import nn\n\n\ndef net(): return nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 3))\n"
+    )
+    options = ["--seeds", "2", "--epochs", "1", "--workers", "1", "--losses", "ce,sln"]
+    code, said = lastlayer("compare", "--data", "points.npz", "--model", "my_net:net", *options)
+    assert code == 0
+    assert said.count("test set: 0.2 of each class at random, seed 0\n") == 1
+    assert said.count("model my_net:net: the head takes the place of its last layer (1, 8 to 3)\n") == 1
+
+
+def test_a_folder_that_cannot_be_written_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: object) -> None:
+        raise OSError(30, "Read-only file system", f"{path}.part")
+
+    monkeypatch.setattr("lastlayer.runs.files.write_json", full)
+    code, said = lastlayer("compare", "--losses", "ce", "--seeds", "1", *QUICK)
+    assert code == 2
+    assert "--out runs: nothing can be written there (Read-only file system); choose another" in said
+
+
 def test_the_same_command_again_trains_nothing() -> None:
     command = ("compare", "--losses", "ce", "--seeds", "1", *QUICK)
     lastlayer(*command)

@@ -57,6 +57,10 @@ def zoo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module.not_a_model = lambda: 3
     module.convolution = lambda: nn.Conv2d(3, 4, 1)
     module.several = lambda: Several()
+    module.activated = lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(inplace=True))
+    module.log_probabilities = lambda: nn.Sequential(nn.Linear(3, 8), nn.LogSoftmax(1))
+    module.unused = lambda: Unused()
+    module.other_inputs = lambda: nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 2))
     monkeypatch.setitem(sys.modules, "fake_zoo", module)
     return module
 
@@ -67,6 +71,16 @@ class Several(Featured):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         return x, x
+
+
+class Unused(nn.Sequential):
+    """Its last nn.Linear in module order takes no part."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(3, 8), nn.Linear(8, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self[0](x)
 
 
 def _with(model: nn.Module, num_features: int) -> nn.Module:
@@ -81,6 +95,7 @@ def test_last_linear_is_taken_off(zoo: ModuleType) -> None:
     model.eval()
     x = torch.randn(4, 3)
     torch.testing.assert_close(model(x), model[0](x).clamp(min=0))
+    assert model.taken_off == "2.1, 7 to 10"
 
 
 def test_num_features_is_trusted_and_in_shape_is_passed(zoo: ModuleType) -> None:
@@ -103,6 +118,10 @@ def test_timm_protocol_comes_first(zoo: ModuleType) -> None:
         ("fake_zoo:not_a_model", (3,), "returned int"),
         ("fake_zoo:convolution", (3, 2, 2), "neither `num_features` nor"),
         ("fake_zoo:several", (3,), "returns tuple, not a tensor"),
+        ("fake_zoo:activated", (3,), "last nn.Linear, 0, is no classifier.*integer `num_features`"),
+        ("fake_zoo:log_probabilities", (3,), "last nn.Linear, 0, is no classifier"),
+        ("fake_zoo:unused", (3,), "last nn.Linear, 1, is no classifier"),
+        ("fake_zoo:other_inputs", (3,), r"does not take inputs of shape \(3,\)"),
         ("fake_zoo:missing", (3,), "no callable 'missing'"),
         ("no_such_package.zoo:net", (3,), "'no_such_package' cannot be imported"),
     ],

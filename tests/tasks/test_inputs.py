@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lastlayer import tasks
 
@@ -81,6 +82,29 @@ def test_nan_is_refused_where_it_cannot_be_ranked(name):
     bad[1, 0] = torch.nan
     with pytest.raises(ValueError, match=r"NaN|nan"):
         PAIRED[name](bad, TARGET)
+
+
+class LargestOutput(TorchDispatchMode):
+    """The most bytes any operation wrote."""
+
+    most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and not func.is_view:
+            self.most = max(self.most, out.numel() * out.element_size())
+        return out
+
+
+@pytest.mark.parametrize("name", ["logit_difference", "calibration", "log_partition"])
+def test_no_copy_of_a_wide_matrix_is_made(name):
+    """A float64 copy of the logits of a million classes would take twice their memory."""
+    logits = torch.full((24, 1_000_000), 0.5)
+    target = torch.arange(24)
+    measure = {**PAIRED, "log_partition": lambda z, _: tasks.log_partition(z)}[name]
+    with LargestOutput() as written:
+        measure(logits, target)
+    assert written.most <= logits.numel() * logits.element_size() / 2
 
 
 def test_blocks_that_are_not_columns_are_refused():

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from lastlayer.training import Trial
 
 
-def run(trials: Sequence[Trial], plan: Plan, title: str, dataset: Dataset | None = None) -> None:
+def run(
+    trials: Sequence[Trial], plan: Plan, title: str, dataset: Dataset | None = None, notes: Sequence[str] = ()
+) -> None:
     """Run what is not done, with live progress; Ctrl-C ends it with the command that goes on.
 
     Args:
@@ -30,6 +32,7 @@ def run(trials: Sequence[Trial], plan: Plan, title: str, dataset: Dataset | None
         plan: where and how.
         title: of the comparison, for reports.
         dataset: the data of all trials, if it is loaded already.
+        notes: to be said first.
     """
     from lastlayer.runners import run_trials
     from lastlayer.runs.files import write_json
@@ -38,10 +41,19 @@ def run(trials: Sequence[Trial], plan: Plan, title: str, dataset: Dataset | None
     try:
         plan.root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"--out {plan.root}: no folder can be made there ({error.strerror})") from error
+        raise ValueError(
+            f"--out {plan.root}: no folder can be made there ({error.strerror}); choose another"
+        ) from error
     command = shlex.join(["lastlayer", *sys.argv[1:]])
     listed = [{"identity": trial.identity, "trial": trial.to_dict()} for trial in trials]
-    write_json(comparison_file(trials, plan), {"title": title, "trials": listed, "command": command})
+    try:
+        write_json(comparison_file(trials, plan), {"title": title, "trials": listed, "command": command})
+    except OSError as error:
+        raise ValueError(
+            f"--out {plan.root}: nothing can be written there ({error.strerror}); choose another"
+        ) from error
+    for note in notes:
+        typer.echo(note, err=True)
     try:
         with contextlib.closing(events), _shown(trials, plan) as show:  # type: ignore[type-var]
             for event in events:
@@ -51,18 +63,20 @@ def run(trials: Sequence[Trial], plan: Plan, title: str, dataset: Dataset | None
         raise typer.Exit(130) from None
 
 
-def check_trials(trials: Sequence[Trial], dataset: Dataset) -> None:
-    """Refuse a loss that is there twice, and what only a first step would bring to light, before training."""
+def check_trials(trials: Sequence[Trial], dataset: Dataset) -> list[str]:
+    """Refuse a loss that is there twice, and what only a first step would bring to light; give notes for the user."""
     from lastlayer.training.rehearsal import rehearse
 
     seen = set()
+    notes = dict.fromkeys(dataset.notes)
     for trial in trials:
         loss = " ".join([trial.loss.name, *(f"{name}={value}" for name, value in trial.loss.options.items())])
         if trial.identity in seen:
             raise ValueError(f"--losses: {loss} is there twice; name each once")
         seen.add(trial.identity)
         if trial.seed == trials[0].seed:
-            rehearse(trial, dataset)
+            notes.update(dict.fromkeys(rehearse(trial, dataset)))
+    return list(notes)
 
 
 def refuse_other_data(trials: Sequence[Trial], plan: Plan, dataset: Dataset) -> None:

@@ -86,8 +86,10 @@ class Settings:
         ),
     ] = None
 
-    def trials(self, losses: list[str], seeds: list[int], plan: Plan) -> list[Trial]:
-        """One resolved trial for each loss and seed; losses may carry hyperparameters, as in sln:gamma=0.5:tau=0.3.
+    def trials(self, losses: list[str], seeds: list[int], plan: Plan) -> tuple[list[Trial], list[str]]:
+        """One resolved trial for each loss and seed, and notes for the user.
+
+        Losses may carry hyperparameters, as in sln:gamma=0.5:tau=0.3.
 
         Raises:
             ValueError: for anything that cannot be trained, before anything is; for data that is no longer what the
@@ -115,9 +117,9 @@ class Settings:
             own = base if name in DISTILLING or not distilling else dataclasses.replace(base, teacher=None)
             trial = own.with_settings({"loss": {"name": name, "options": options}, **changed}).resolved(self.data_root)
             trials += [dataclasses.replace(trial, seed=seed) for seed in seeds]
-        check_trials(trials, dataset)
+        notes = check_trials(trials, dataset)
         refuse_other_data(trials, plan, dataset)
-        return trials
+        return trials, notes
 
     def _data(self, changed: dict[str, Any]) -> DataChoice:
         from lastlayer.training.trial import DataChoice, Trial

@@ -56,10 +56,10 @@ def compare(
         out, device, workers, pack, devices=devices, data_root=settings.data_root, retry_failed=retry_failed,
         tensorboard=tensorboard,
     )  # fmt: skip
-    trials = settings.trials(names, list(range(seeds)), plan)
+    trials, notes = settings.trials(names, list(range(seeds)), plan)
     if tune:
         trials = tuned(trials, plan)
-    run(trials, plan, f"{settings.data}: {counted(len(names), 'loss')}, {counted(seeds, 'seed')}")
+    run(trials, plan, f"{settings.data}: {counted(len(names), 'loss')}, {counted(seeds, 'seed')}", notes=notes)
     show_results(trials, plan)
 
 
@@ -80,7 +80,7 @@ def train(
     plan = Plan(
         out, device, devices=devices, data_root=settings.data_root, retry_failed=retry_failed, tensorboard=tensorboard
     )
-    trials = settings.trials([loss], [seed], plan)
-    run(trials, plan, f"{settings.data}: {loss}, seed {seed}")
+    trials, notes = settings.trials([loss], [seed], plan)
+    run(trials, plan, f"{settings.data}: {loss}, seed {seed}", notes=notes)
     show_results(trials, plan, page=False)
     typer.echo(f"run: {plan.folder(trials[0]).path}")

@@ -70,16 +70,20 @@ def linear_probe(
     base = probe_trial(dataset, features, test, **options)
     base = base.with_settings({name: value for name, value in changes.items() if value is not None})
     trials = make_trials(base, losses, seeds, settings or [])
-    check_trials(trials, dataset)
+    notes = check_trials(trials, dataset)
     plan = Plan(out, device, retry_failed=retry_failed)
-    for note in dataset.notes:
-        typer.echo(note, err=True)
     if trials[0].data.holdout:
         dataset = hold_out(dataset, trials[0].data.holdout, trials[0].data.seed)
     if tune:
         trials = tuned(trials, plan, dataset)
     refuse_other_data(trials, plan, dataset)
-    run(trials, plan, f"heads on {dataset.name}: {len(dataset.train)} rows, {dataset.num_classes} classes", dataset)
+    run(
+        trials,
+        plan,
+        f"heads on {dataset.name}: {len(dataset.train)} rows, {dataset.num_classes} classes",
+        dataset,
+        notes,
+    )
     show_results(trials, plan)
 
 

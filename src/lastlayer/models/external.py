@@ -4,7 +4,8 @@ The convention, in this order:
 1. the model has `reset_classifier` and `num_features` (timm's protocol): `reset_classifier(0)` makes
    `forward` return the pooled features;
 2. the model has an integer `num_features`: `forward` is taken to return the features;
-3. otherwise the last `nn.Linear` in module order is the classifier and is replaced by the identity.
+3. otherwise the last `nn.Linear` in module order, if what it gives is what the model gives, is the classifier and is
+   replaced by the identity; `taken_off` then says which it was.
 A batch of two zeros is then passed through: the output must be (2, num_features).
 """
 
@@ -176,7 +177,8 @@ def as_backbone(model: nn.Module, in_shape: tuple[int, ...]) -> nn.Module:
         in_shape: shape of one input.
 
     Returns:
-        The model itself, changed in place where its classifier was taken off, with `num_features`.
+        The model itself, with `num_features`; changed in place where its classifier was taken off, and `taken_off` then
+        says which layer that was.
 
     Raises:
         ValueError: no features can be found, or the output is not (N, num_features).
@@ -193,9 +195,9 @@ def as_backbone(model: nn.Module, in_shape: tuple[int, ...]) -> nn.Module:
         # some architectures end in a wider layer than num_features says
         width = getattr(model, "head_hidden_size", width)
     elif not isinstance(width, int):
-        width = _take_off_classifier(model)
+        width = _take_off_classifier(model, in_shape)
     model.num_features = cast(Any, width)  # nn.Module declares its attributes as tensors and modules
-    found = _output_shape(model, in_shape)
+    found = tuple(_output(model, in_shape).shape)
     if found != (2, width):
         raise ValueError(
             f"the model returns {found} for 2 inputs of shape {tuple(in_shape)}; features (2, {width})"
@@ -204,7 +206,7 @@ def as_backbone(model: nn.Module, in_shape: tuple[int, ...]) -> nn.Module:
     return model
 
 
-def _take_off_classifier(model: nn.Module) -> int:
+def _take_off_classifier(model: nn.Module, in_shape: tuple[int, ...]) -> int:
     linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if not linears or not linears[-1][0]:
         raise ValueError(
@@ -212,21 +214,37 @@ def _take_off_classifier(model: nn.Module) -> int:
             "`num_features` and let forward return the features"
         )
     name, classifier = linears[-1]
+    mark = torch.randn(2, classifier.out_features, generator=torch.Generator().manual_seed(0), device="cpu")
+    hook = classifier.register_forward_hook(lambda _module, _inputs, output: mark.to(output, copy=True))
+    try:
+        output = _output(model, in_shape)
+    finally:
+        hook.remove()
+    if not torch.equal(output, mark.to(output)):
+        raise ValueError(
+            f"the model has no `num_features`, and its last nn.Linear, {name}, is no classifier: what it gives is not "
+            "what the model gives. If forward returns features, give the model their number as `num_features`, an "
+            "integer; if it returns logits, let an nn.Linear make them, with nothing behind it"
+        )
+    model.taken_off = cast(Any, f"{name}, {classifier.in_features} to {classifier.out_features}")
     parent, _, leaf = name.rpartition(".")
     setattr(model.get_submodule(parent), leaf, nn.Identity())
     return classifier.in_features
 
 
-def _output_shape(model: nn.Module, in_shape: tuple[int, ...]) -> tuple[int, ...]:
+def _output(model: nn.Module, in_shape: tuple[int, ...]) -> Tensor:
+    """What the model gives for two zeros, in evaluation mode."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         parameter = next(model.parameters(), torch.zeros(()))
         with torch.no_grad():
             output = model(torch.zeros(2, *in_shape, dtype=parameter.dtype, device=parameter.device))
+    except RuntimeError as error:  # torch names two shapes, and not whose they are
+        raise ValueError(f"the model does not take inputs of shape {tuple(in_shape)}: {error}") from error
     finally:
         for module, training in modes:
             module.training = training
     if not isinstance(output, Tensor):
         raise ValueError(f"the model returns {type(output).__name__}, not a tensor of features (N, d)")
-    return tuple(output.shape)
+    return output

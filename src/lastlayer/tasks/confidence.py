@@ -70,10 +70,11 @@ def calibration(probabilities: Tensor, target: Tensor, *, bins: int = 15) -> Cal
     excess = torch.zeros(bins, dtype=torch.float64, device=top.device)
     excess.index_add_(0, bin_, correct(probabilities, target).double() - top)
     # The label's own term apart: p^2 - 2p + 1 would lose the digits of a p near 1.
-    others = probabilities.scatter(1, target[:, None], 0.0)
-    squares = [others[rows].double().square().sum() for rows in row_blocks(others)]
+    squares = (1 - true).square().sum()
+    for rows in row_blocks(probabilities):
+        squares += probabilities[rows].double().scatter_(1, target[rows, None], 0.0).square_().sum()
     return Calibration(
         ece=excess.abs().sum() / samples,
         nll=-true.log().mean(),
-        brier=(torch.stack(squares).sum() + (1 - true).square().sum()) / samples,
+        brier=squares / samples,
     )

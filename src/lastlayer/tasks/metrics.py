@@ -161,17 +161,19 @@ class SingleLogitMetrics(_Histograms):
     def compute(self) -> StreamedSingleLogit:
         """The measures over everything seen."""
         rounded = self._refuse_faults()
-        blocks = [
-            (self.positive[start : start + _CLASSES_AT_ONCE], self.everything[start : start + _CLASSES_AT_ONCE])
-            for start in range(0, self.num_classes, _CLASSES_AT_ONCE)
-        ]
-        bounds = torch.cat([torch.stack(average_precision_bounds(*block)) for block in blocks], dim=1)  # (3, K)
-        auprc, low, high = bounds.nanmean(dim=1)
+        # Filled in place: small results kept between the large blocks would keep their memory from being used again.
+        bounds = torch.empty(3 + 2 * len(self.recalls), self.num_classes, dtype=torch.float64, device=self.device)
+        for start in range(0, self.num_classes, _CLASSES_AT_ONCE):
+            block = slice(start, start + _CLASSES_AT_ONCE)
+            counts = self.positive[block], self.everything[block]
+            bounds[:3, block] = torch.stack(average_precision_bounds(*counts))
+            for i, recall in enumerate(self.recalls):
+                bounds[3 + 2 * i : 5 + 2 * i, block] = torch.stack(precision_at_recall_bounds(*counts, recall=recall))
+        means = bounds.nanmean(dim=1)
+        auprc, low, high = means[:3]
         error = torch.maximum(high - auprc, auprc - low)
         precision, precision_error = {}, {}
-        for recall in self.recalls:
-            parts = [torch.stack(precision_at_recall_bounds(*block, recall=recall)) for block in blocks]
-            low, high = torch.cat(parts, dim=1).nanmean(dim=1)
+        for recall, (low, high) in zip(self.recalls, means[3:].view(-1, 2), strict=True):
             precision[recall], precision_error[recall] = low, high - low if rounded else torch.zeros_like(low)
         return StreamedSingleLogit(
             auprc=auprc,

@@ -98,7 +98,8 @@ def logit_separation(logits: Logits, target: Tensor) -> LogitSeparation:
     positives = torch.bincount(labels, minlength=num_classes)
     defined = (positives > 0) & (positives < samples)
     per_class = torch.where(defined, _difference(low, high), torch.nan)
-    gap = _difference(low.min(), high.max())
+    # Of one class no false logit is left, and -inf, a true one included, is not one.
+    gap = _difference(low.min(), high.max()) if num_classes > 1 else high.new_tensor(torch.inf)
 
     thresholds = scores.sort().values  # (N,)
     whole = torch.tensor([0, samples], device=thresholds.device)
@@ -146,10 +147,12 @@ def logit_difference(
     if reduction not in ("sum", "mean", "none"):
         raise ValueError(f'reduction must be "sum", "mean" or "none", got {reduction!r}')
     logits, target = check_pair(logits, target)
-    true = logits.gather(1, target[:, None]).squeeze(1).double()  # (N,)
-    difference = logits.shape[1] * true - logits.sum(dim=1, dtype=torch.float64)
-    norm = torch.linalg.vector_norm(logits, dim=1, dtype=torch.float64)
-    value = torch.where(norm == 0, 0.0, difference / norm**gamma)
+    value = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
+    for rows in row_blocks(logits):
+        part = logits[rows].double()
+        true = part.gather(1, target[rows, None]).squeeze(1)
+        norm = torch.linalg.vector_norm(part, dim=1)
+        value[rows] = torch.where(norm == 0, 0.0, (part.shape[1] * true - part.sum(dim=1)) / norm**gamma)
     if reduction == "none":
         return value
     return value.sum() if reduction == "sum" else value.mean()
@@ -179,7 +182,10 @@ def log_partition(logits: Tensor) -> LogPartition:
         (tensor(0.6931, dtype=torch.float64), tensor(0., dtype=torch.float64))
     """
     logits = check_matrix(logits, "logits")
-    value = torch.cat([logits[rows].double().logsumexp(dim=1) for rows in row_blocks(logits)])  # (N,)
+    # Filled in place: small results kept between the large blocks would keep their memory from being used again.
+    value = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
+    for rows in row_blocks(logits):
+        value[rows] = logits[rows].double().logsumexp(dim=1)
     return LogPartition(mean=value.mean(), std=value.std(correction=0))
 
 

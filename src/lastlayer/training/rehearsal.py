@@ -21,17 +21,21 @@ from lastlayer.training.trial import Trial
 _SOME_WIDTH = 64  # of a model from elsewhere, which may have to be fetched before it can say
 
 
-def rehearse(trial: Trial, dataset: Dataset) -> None:
+def rehearse(trial: Trial, dataset: Dataset) -> tuple[str, ...]:
     """Build a trial's parts for its data and call its loss once; the backbone takes no memory and no time.
 
     Args:
         trial: resolved.
         dataset: what it trains on.
 
+    Returns:
+        What its user should know before it trains.
+
     Raises:
         ValueError: naming the part and its options, for what only building or calling it brings to light.
     """
     check_inputs(trial, dataset)
+    notes: tuple[str, ...] = ()
     with torch.random.fork_rng(devices=[]):
         width = max(_SOME_WIDTH, dataset.num_classes)
         source, elsewhere, _ = trial.model.name.partition(":")
@@ -39,13 +43,17 @@ def rehearse(trial: Trial, dataset: Dataset) -> None:
             # a user's factory may do what tensors without content cannot
             place = torch.device("cpu" if elsewhere else "meta")
             with _part("model", trial.model.name, trial.model.options), place:
-                width = int(create(trial.model.name, dataset.in_shape, **trial.model.options).num_features)  # type: ignore[arg-type]
+                backbone = create(trial.model.name, dataset.in_shape, **trial.model.options)
+            width = int(backbone.num_features)  # type: ignore[arg-type]
+            if taken_off := getattr(backbone, "taken_off", None):
+                notes = (f"model {trial.model.name}: the head takes the place of its last layer ({taken_off})",)
         with _part("head", trial.head.name, trial.head.options):
             head = HEAD_CLASSES[trial.head.name](width, dataset.num_classes, **trial.head.options)
         network = Network(Normalize(None, None, 1.0), nn.Identity(), head)
         teacher = None if trial.teacher is None else _rehearsed_teacher(trial.teacher, dataset, network)
         with _part("loss", trial.loss.name, trial.loss.options):
             objective(network, make_loss(trial, dataset), teacher, torch.randn(2, width), torch.tensor([0, 1]))
+    return notes
 
 
 def _rehearsed_teacher(folder: str, dataset: Dataset, stand_in: Network) -> Network:
