@@ -118,7 +118,7 @@ def test_timm_protocol_comes_first(zoo: ModuleType) -> None:
         ("fake_zoo:not_a_model", (3,), "returned int"),
         ("fake_zoo:convolution", (3, 2, 2), "neither `num_features` nor"),
         ("fake_zoo:several", (3,), "returns tuple, not a tensor"),
-        ("fake_zoo:activated", (3,), "last nn.Linear, 0, is no classifier.*integer `num_features`"),
+        ("fake_zoo:activated", (3,), "last nn.Linear, 0, is no classifier.*number as `num_features`"),
         ("fake_zoo:log_probabilities", (3,), "last nn.Linear, 0, is no classifier"),
         ("fake_zoo:unused", (3,), "last nn.Linear, 1, is no classifier"),
         ("fake_zoo:other_inputs", (3,), r"does not take inputs of shape \(3,\)"),
