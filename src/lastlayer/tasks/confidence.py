@@ -72,7 +72,7 @@ def calibration(probabilities: Tensor, target: Tensor, *, bins: int = 15) -> Cal
     # The label's own term apart: p^2 - 2p + 1 would lose the digits of a p near 1.
     squares = (1 - true).square().sum()
     for rows in row_blocks(probabilities):
-        squares += probabilities[rows].double().scatter_(1, target[rows, None], 0.0).square_().sum()
+        squares += probabilities[rows].double().scatter(1, target[rows, None], 0.0).square().sum()
     return Calibration(
         ece=excess.abs().sum() / samples,
         nll=-true.log().mean(),
