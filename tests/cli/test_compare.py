@@ -160,6 +160,9 @@ def test_a_comparison_of_one_trial_has_its_page_and_a_training_has_none() -> Non
     ("arguments", "words"),
     [
         (["--losses", "snl"], ["snl", "'sln'"]),
+        (["--losses", "CrossEntropyLoss"], ["CrossEntropyLoss", "'ce'"]),
+        (["--losses", "SLN"], ["'SLN' (did you mean 'sln'?)"]),
+        (["--losses", "focal_loss"], ["'focal_loss' (did you mean 'focal'?)"]),
         (["--losses", ","], ["--losses"]),
         (["--losses", "sln:gama=1"], ["gama", "'gamma'"]),
         (["--losses", "sln:gamma"], ["NAME=VALUE"]),
@@ -231,10 +234,10 @@ def test_a_teacher_teaches_the_losses_that_learn_from_one() -> None:
 def test_tuning_gives_each_loss_its_own_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "RATE_FACTORS", (1e-6, 1.0, 1e9))
     monkeypatch.setattr(tuning, "DECAY_FACTORS", (1.0,))
-    code, said = lastlayer("compare", "--losses", "ce,mse", "--seeds", "1", "--tune", *QUICK)
+    code, said = lastlayer("compare", "--losses", "ce,mse:beta=10", "--seeds", "1", "--tune", *QUICK)
     assert code == 0, said
     assert "tuned ce: lr 0.1," in said
-    assert "tuned mse: lr 0.003," in said
+    assert "tuned mse beta=10: lr 0.003," in said
     assert "2 of 3 candidates done" in said  # the largest rate diverges
     trials = [RunFolder(path.parent).trial() for path in Path("runs").glob("*/result.json")]
     final = [trial for trial in trials if trial["data"]["holdout"] == 0]

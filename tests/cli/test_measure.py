@@ -157,6 +157,7 @@ def wrong(**changes):
     ("content", "message"),
     [
         (wrong(features=None), "holds no features; it holds bias, target, weight"),
+        ({"x": np.zeros((4, 2)), "y": np.arange(4)}, "holds no features; it holds x, y"),
         (wrong(target=None), "holds no target (or labels, y)"),
         (wrong(labels=np.zeros(90, int)), "target and labels"),
         (wrong(features=np.zeros((2, 90, 5))), "one file for each snapshot"),

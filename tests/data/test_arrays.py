@@ -203,3 +203,29 @@ def test_odd_contents_are_refused_with_the_file_and_the_row(
     with pytest.raises(ValueError, match=words) as caught:
         data.load(tmp_path / "odd.npz")
     assert "odd.npz" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("y", "remedy"),
+    [
+        (LABELS.astype(np.float32), r"torch.float32 \(12,\): save y.astype\(int\)$"),
+        (LABELS[:, None], r"\(12, 1\): save y.ravel\(\).astype\(int\)$"),
+        (np.eye(3)[LABELS], r"\(12, 3\): save y.argmax\(1\), if its rows are one-hot$"),
+        (LABELS + 1, "no training samples for 1 of 4 classes: 0; the lowest label is 1 and should be 0: subtract 1"),
+        (LABELS * 2, "no training samples for 2 of 5 classes: 1, 3; add some, or number the labels without gaps"),
+        (np.array(["a", "b", "c"], dtype=object)[LABELS], r"texts as .astype\(str\) makes them"),
+    ],
+)
+def test_labels_of_another_kind_are_told_with_a_remedy(tmp_path: Path, y: np.ndarray, remedy: str) -> None:
+    np.savez(tmp_path / "points.npz", x=RNG.standard_normal((12, 4)), y=y)
+    with pytest.raises((ValueError, data.CorruptFileError), match=remedy):
+        data.load(tmp_path / "points.npz")
+
+
+def test_a_file_that_is_no_archive_is_not_called_a_pickle(tmp_path: Path) -> None:
+    (tmp_path / "text.npz").write_text("1,2,3")
+    with (tmp_path / "one.npz").open("wb") as file:
+        np.save(file, LABELS)
+    for name in ("text.npz", "one.npz"):
+        with pytest.raises(data.CorruptFileError, match=r"damaged or not an npz file, as numpy\.savez"):
+            data.load(tmp_path / name)

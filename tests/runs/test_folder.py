@@ -179,3 +179,11 @@ def test_damaged_lines_of_metrics_are_left_out(run: RunFolder) -> None:
         file.write(b'\xff\xfe\n{"epo\x00h": 1}\n[3]\n')
     run.append_metrics({"epoch": 2})
     assert [line["epoch"] for line in run.metrics()] == [0, 2]
+
+
+def test_a_folder_of_runs_is_not_called_a_run_that_is_missing(run: RunFolder) -> None:
+    with pytest.raises(FileNotFoundError, match=r"is a folder of 1 run: name it, .*run$"):
+        RunFolder(run.path.parent).result()
+    RunFolder(run.path.parent / "another").start({"seed": 1})
+    with pytest.raises(FileNotFoundError, match=r"is a folder of 2 runs: name one of them, such as .*another$"):
+        RunFolder(run.path.parent).result()

@@ -70,13 +70,17 @@ def check_trials(trials: Sequence[Trial], dataset: Dataset) -> list[str]:
     seen = set()
     notes = dict.fromkeys(dataset.notes)
     for trial in trials:
-        loss = " ".join([trial.loss.name, *(f"{name}={value}" for name, value in trial.loss.options.items())])
         if trial.identity in seen:
-            raise ValueError(f"--losses: {loss} is there twice; name each once")
+            raise ValueError(f"--losses: {loss_in_words(trial)} is there twice; name each once")
         seen.add(trial.identity)
         if trial.seed == trials[0].seed:
             notes.update(dict.fromkeys(rehearse(trial, dataset)))
     return list(notes)
+
+
+def loss_in_words(trial: Trial) -> str:
+    """A trial's loss with its hyperparameters."""
+    return " ".join([trial.loss.name, *(f"{name}={value}" for name, value in trial.loss.options.items())])
 
 
 def refuse_other_data(trials: Sequence[Trial], plan: Plan, dataset: Dataset) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from lastlayer.cli._running import counted, refuse_other_data, run
+from lastlayer.cli._running import counted, loss_in_words, refuse_other_data, run
 
 if TYPE_CHECKING:
     from lastlayer.data import Dataset
@@ -41,5 +41,5 @@ def tuned(trials: Sequence[Trial], plan: Plan, dataset: Dataset | None = None) -
     chosen = {}
     for key, trial in settings.items():
         chosen[key], note = best_settings(trial, grids[key], plan.folder)
-        typer.echo(f"tuned {trial.loss.name}: {note}", err=True)
+        typer.echo(f"tuned {loss_in_words(trial)}: {note}", err=True)
     return [dataclasses.replace(chosen[without_seed(trial).identity], seed=trial.seed) for trial in trials]

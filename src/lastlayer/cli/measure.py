@@ -95,6 +95,7 @@ def _load(file: Path) -> tuple[dict[str, "Tensor"], list[str]]:
     except Exception as error:  # each library has errors of its own for a file that is not what its name says
         _refuse(file, f"cannot be read as {file.suffix}: {error}")
 
+    names = sorted([*found, *ignored])
     labels = [name for name in _LABELS if name in found]
     if len(labels) > 1:
         _refuse(file, f"holds labels more than once, as {' and '.join(labels)}; keep one")
@@ -103,7 +104,7 @@ def _load(file: Path) -> tuple[dict[str, "Tensor"], list[str]]:
     for name in ("features", "target"):
         if name not in found:
             asked = name if name == "features" else "target (or labels, y)"
-            _refuse(file, f"holds no {asked}; it holds {', '.join(sorted([*found, *ignored])) or 'nothing'}")
+            _refuse(file, f"holds no {asked}; it holds {', '.join(names) or 'nothing'}")
     if found["features"].dim() != 2:
         shape = tuple(found["features"].shape)
         _refuse(file, f"features must have shape (N, d), got {shape}; save one file for each snapshot")

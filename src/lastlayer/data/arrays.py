@@ -99,6 +99,8 @@ def _read(path: Path) -> dict[str, Any]:
             raise CorruptFileError(f"{path} is damaged or not a safetensors file: {error}") from error
     if path.suffix != ".npz":
         raise ValueError(f"{path}: arrays are read from .npz and .safetensors files, not {path.suffix or 'this'}")
+    if path.is_file() and not zipfile.is_zipfile(path):  # numpy would take it for a pickle
+        raise CorruptFileError(f"{path} is damaged or not an npz file, as numpy.savez writes it")
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
@@ -107,14 +109,21 @@ def _read(path: Path) -> dict[str, Any]:
             raise
         raise CorruptFileError(f"{path} is damaged or not an npz file: {error}") from error
     except ValueError as error:
-        raise CorruptFileError(f"{path} cannot be read without unpickling, which is refused: {error}") from error
+        raise CorruptFileError(
+            f"{path} cannot be read without unpickling, which is refused ({error}): save numbers, or texts as "
+            ".astype(str) makes them"
+        ) from error
 
 
 def _split(path: Path, content: dict[str, Any], *endings: str) -> Split:
     keys = [find_name(path, content, names, endings) for names in (INPUTS, LABELS)]
     x, y = (_tensor(path, key, content[key]) for key in keys)
     if y.ndim != 1 or y.is_floating_point() or y.is_complex():
-        raise ValueError(f"{path}: {keys[1]} must be integers (N,), not {y.dtype} {tuple(y.shape)}")
+        how = ".astype(int)" if y.ndim == 1 else ".ravel().astype(int)" if y.shape[1:] == (1,) else ".argmax(1)"
+        raise ValueError(
+            f"{path}: {keys[1]} must be integers (N,), not {y.dtype} {tuple(y.shape)}: "
+            f"save {keys[1]}{how}{', if its rows are one-hot' * (how == '.argmax(1)')}"
+        )
     if len(x) != len(y):
         raise ValueError(f"{path}: {keys[0]} has {len(x)} rows but {keys[1]} has {len(y)}")
     if not len(y):

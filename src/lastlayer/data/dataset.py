@@ -131,10 +131,13 @@ class Dataset:
             counts = split.target.bincount(minlength=self.num_classes)
             empty = (counts == 0).nonzero().flatten().tolist()
             if empty:
+                remedy = "add some, or number the labels without gaps"
+                if self.class_names[0] == "0" and empty == list(range(low)):
+                    remedy = f"the lowest label is {low} and should be 0: subtract {low} from all"
                 names = [str(k) if self.class_names[k] == str(k) else f"{k} ({self.class_names[k]})" for k in empty]
                 raise ValueError(
                     f"{self.name}: no training samples for {len(empty)} of {self.num_classes} classes: "
-                    f"{', '.join(names[:10])}{', ...' * (len(names) > 10)}; add some, or number the labels without gaps"
+                    f"{', '.join(names[:10])}{', ...' * (len(names) > 10)}; {remedy}"
                 )
 
     def _splits(self) -> dict[str, Split]:

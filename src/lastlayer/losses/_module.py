@@ -157,7 +157,11 @@ def available() -> list[str]:
 def entry(name: str) -> Entry:
     """The registry's entry for a name; ValueError with the nearest spelling for an unknown one."""
     if name not in _registry:
-        raise ValueError(f"no loss is named {name!r}{nearest(name, _registry)}; known: {', '.join(available())}")
+        # also by what its function is called, in capitals or not: SLN, cross_entropy, CrossEntropy
+        functions = {each.module.function.__name__.replace("_", ""): key for key, each in reversed(_registry.items())}
+        plain = name.lower().replace("_", "").replace("-", "").removesuffix("loss")
+        meant = functions.get(plain, name.lower())
+        raise ValueError(f"no loss is named {name!r}{nearest(meant, _registry)}; known: {', '.join(available())}")
     return _registry[name]
 
 

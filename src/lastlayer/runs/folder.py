@@ -84,6 +84,10 @@ class RunFolder:
             DamagedFileError: when the file was altered.
         """
         if not (self.path / "result.json").exists():
+            runs = sorted(path.parent for path in self.path.glob("*/trial.json"))
+            if runs:
+                which = "1 run: name it," if len(runs) == 1 else f"{len(runs)} runs: name one of them, such as"
+                raise FileNotFoundError(f"{self.path} is a folder of {which} {runs[0]}")
             raise FileNotFoundError(f"{self.path} is {self.status}, not done: there is no result.json")
         return read_json(self.path / "result.json")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lastlayer import losses
@@ -36,12 +37,26 @@ class Loaded:
     result: dict[str, Any]
 
     @torch.no_grad()
-    def probabilities(self, inputs: Tensor) -> Tensor:
-        """Class probabilities (N, K) of inputs as stored."""
-        return self.loss.probabilities(self.network(inputs))
+    def probabilities(self, inputs: Tensor | NDArray[Any]) -> Tensor:
+        """Class probabilities (N, K) of inputs (N, ...) as stored.
 
-    def predict(self, inputs: Tensor) -> list[str]:
-        """The name of the likeliest class of each input."""
+        Raises:
+            ValueError: when the network cannot take inputs of another shape than it was trained on.
+        """
+        device = next(self.network.parameters()).device
+        inputs = torch.as_tensor(inputs, device=device)
+        shape = tuple(self.result["data"]["in_shape"])
+        try:
+            logits = self.network(inputs)
+        except RuntimeError as error:
+            if tuple(inputs.shape[1:]) == shape:
+                raise
+            wanted = ", ".join(str(size) for size in ("N", *shape))
+            raise ValueError(f"inputs must have shape ({wanted}), as in training, got {tuple(inputs.shape)}") from error
+        return self.loss.probabilities(logits)
+
+    def predict(self, inputs: Tensor | NDArray[Any]) -> list[str]:
+        """The name of the likeliest class of each input (N, ...) as stored."""
         return [self.class_names[k] for k in self.probabilities(inputs).argmax(1).tolist()]
 
 
