@@ -114,3 +114,9 @@ def test_long_tail_empty_group_is_nan():
     assert result.few.isnan()
     with pytest.raises(ValueError, match="train_counts"):
         long_tail(torch.eye(2), torch.tensor([0, 1]), [500])
+
+
+@pytest.mark.parametrize(("count", "shown"), [(-3, "-3"), (math.nan, "nan")])
+def test_counts_that_count_nothing_are_refused(count, shown):
+    with pytest.raises(ValueError, match=f"train_counts must be numbers of samples, got {shown}.* for class 1"):
+        long_tail(torch.eye(3), torch.arange(3), [5, count, 200])

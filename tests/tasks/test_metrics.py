@@ -84,6 +84,15 @@ def test_the_stated_error_is_small_for_float32():
     assert finer.auprc_error < result.auprc_error / 8
 
 
+def test_histograms_beyond_the_memory_are_refused_before_they_are_made(monkeypatch):
+    monkeypatch.setattr("lastlayer.tasks.metrics.free_memory", lambda device: 2 * 10 * 2**20 - 1)
+    SingleLogitMetrics(9)
+    with pytest.raises(MemoryError, match=r"10 classes with 16 bits take 20,971,520 bytes, and 20,971,519 are free"):
+        SingleLogitMetrics(10)
+    with pytest.raises(MemoryError, match="give fewer bits, or call single_logit"):
+        SingleLogitMetrics(1_000_000)
+
+
 def open_problem():
     known, target = reference.problem(400, 5, separation=2.0)
     return known, target, reference.problem(300, 5, separation=0.0, seed=1)[0]

@@ -202,7 +202,7 @@ def long_tail(logits: Tensor, target: Tensor, train_counts: Tensor | Sequence[in
         a group without classes is NaN.
 
     Raises:
-        ValueError: for empty input, labels out of range, shapes that disagree.
+        ValueError: for empty input, labels out of range, shapes that disagree, negative counts.
         TypeError: for labels that are not integers or logits that are not floating point.
 
     Paper: Liu et al., "Large-Scale Long-Tailed Recognition in an Open World", 2019 (the groups).
@@ -218,6 +218,9 @@ def long_tail(logits: Tensor, target: Tensor, train_counts: Tensor | Sequence[in
     num_classes = logits.shape[1]
     if counts.shape != (num_classes,):
         raise ValueError(f"train_counts must have shape ({num_classes},), got {tuple(counts.shape)}")
+    if not bool((counts >= 0).all()):
+        k = int((~(counts >= 0)).nonzero()[0])
+        raise ValueError(f"train_counts must be numbers of samples, got {counts[k].item()} for class {k}")
     hits = torch.bincount(target[correct(logits, target)], minlength=num_classes)
     per_class = hits.double() / torch.bincount(target, minlength=num_classes)  # 0 / 0: NaN, skipped
     return LongTail(

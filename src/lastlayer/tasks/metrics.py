@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from lastlayer._memory import free_memory
 from lastlayer.tasks._histogram import (
     average_precision_bounds,
     pairs_won,
@@ -115,7 +116,8 @@ class SingleLogitMetrics(_Histograms):
     - otherwise `auprc_error` and `precision_error`, computed from the counts, bound the distance to it.
 
     Memory: 2^(bits+4) bytes a class (1 MiB at bits=16), and as much again for the zeros that torchmetrics keeps.
-    Where that is too much and all logits can be had at once, `single_logit` walks class blocks instead.
+    Where that is more than is free, MemoryError is raised; `single_logit` walks class blocks instead, if all logits
+    can be had at once.
 
     Args:
         num_classes: K.
@@ -144,6 +146,12 @@ class SingleLogitMetrics(_Histograms):
     def __init__(self, num_classes: int, recalls: Sequence[float] = (0.9, 0.99), bits: int = 16, **kwargs: Any) -> None:
         super().__init__(num_classes, bits, **kwargs)
         self.recalls = check_recalls(recalls)
+        needed, free = 2 * num_classes << (bits + 4), free_memory(torch.get_default_device())
+        if needed > free:  # the system would rather end the process than refuse most of it
+            raise MemoryError(
+                f"histograms of {num_classes:,} classes with {bits} bits take {needed:,} bytes, and {free:,} are free: "
+                "give fewer bits, or call single_logit with a function that yields blocks of classes"
+            )
         self._add_count("positive", num_classes, 1 << bits)
         self._add_count("everything", num_classes, 1 << bits)
 
