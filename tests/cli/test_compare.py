@@ -12,6 +12,7 @@ import numpy
 import pytest
 from typer.testing import CliRunner
 
+from lastlayer import load as lastlayer_load
 from lastlayer.cli import app
 from lastlayer.runs import RunFolder
 from lastlayer.training import tuning
@@ -56,6 +57,59 @@ def test_what_was_made_of_data_and_model_is_said() -> None:
     assert code == 0
     assert said.count("test set: 0.2 of each class at random, seed 0\n") == 1
     assert said.count("model my_net:net: the head takes the place of its last layer (1, 8 to 3)\n") == 1
+
+
+MY_LOSSES = """
+import torch.nn.functional as F
+from torch import nn
+from lastlayer.losses import Loss
+
+
+def rooted(logits, target, *, power: float = 0.5):
+    return F.cross_entropy(logits, target) ** power
+
+
+class RootedLoss(Loss):
+    function = staticmethod(rooted)
+    learning_rate = 0.05
+
+
+class Plain(nn.Module):
+    pass
+"""
+
+
+def test_a_loss_of_ones_own_is_compared_and_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [*sys.path])
+    Path("own_losses.py").write_text(MY_LOSSES)
+    losses = "ce,own_losses.RootedLoss,own_losses.RootedLoss:power=0.9"
+    code, said = lastlayer("compare", "--losses", losses, "--seeds", "2", *QUICK[:-1], "2")
+    assert code == 0, said
+    assert "own_losses.RootedLoss power=0.9" in " ".join(said.split())
+    runs = [path.parent for path in Path("runs").glob("*/result.json")]
+    trials = [RunFolder(run).trial() for run in runs]
+    assert sorted(trial["optimiser"]["lr"] for trial in trials) == [0.05] * 4 + [0.1] * 2
+    powers = {lastlayer_load(run).loss.hyperparameters().get("power") for run in runs}
+    assert powers == {None, 0.5, 0.9}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("other_losses.RotedLoss", ["'other_losses'", "'RotedLoss' (did you mean 'RootedLoss'?)"]),
+        ("other_losses.Plain", ["derived from lastlayer.losses.Loss"]),
+        ("other_losses.rooted", ["derived from lastlayer.losses.Loss"]),
+        ("nowhere.Loss", ["module 'nowhere' cannot be imported"]),
+        ("other_losses.RootedLoss:powr=1", ["'powr' (did you mean 'power'?)"]),
+    ],
+)
+def test_mistakes_in_naming_a_loss_of_ones_own(monkeypatch: pytest.MonkeyPatch, name: str, words: list[str]) -> None:
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "other_losses", raising=False)
+    Path("other_losses.py").write_text(MY_LOSSES)
+    code, said = lastlayer("compare", "--losses", name, *QUICK)
+    assert code == 2
+    assert all(word in said for word in words)
 
 
 def test_a_folder_that_cannot_be_written_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

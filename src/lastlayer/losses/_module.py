@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lastlayer._imports import find
 from lastlayer._words import nearest
 
 COMMON = {"weight": None, "class_weight": None, "ignore_index": -100, "reduction": "mean"}
@@ -155,8 +156,20 @@ def available() -> list[str]:
 
 
 def entry(name: str) -> Entry:
-    """The registry's entry for a name; ValueError with the nearest spelling for an unknown one."""
+    """The registry's entry for a name, or one for a loss of the user's own, "package.module.LossClass".
+
+    Raises:
+        ValueError: for an unknown name, with the nearest spelling; for what is no `Loss` in the user's module.
+    """
     if name not in _registry:
+        module_name, dot, class_name = name.rpartition(".")
+        if dot:
+            module = find(module_name, class_name, f"loss {name!r}")
+            if not (isinstance(module, type) and issubclass(module, Loss)):
+                raise ValueError(
+                    f"loss {name!r} is no class derived from lastlayer.losses.Loss (docs/losses.md has one)"
+                )
+            return Entry(name, module, {})
         # also by what its function is called, in capitals or not: SLN, cross_entropy, CrossEntropy
         functions = {each.module.function.__name__.replace("_", ""): key for key, each in reversed(_registry.items())}
         plain = name.lower().replace("_", "").replace("-", "").removesuffix("loss")
@@ -169,7 +182,7 @@ def create(name: str, num_classes: int | None = None, **hyperparameters: Any) ->
     """Make a loss by name.
 
     Args:
-        name: one of `available()`.
+        name: one of `available()`, or "package.module.LossClass" for your own.
         num_classes: the number of classes, or None to take it from the logits of each call.
         hyperparameters: keyword arguments of the loss's function.
 

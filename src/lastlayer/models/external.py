@@ -11,16 +11,14 @@ A batch of two zeros is then passed through: the output must be (2, num_features
 
 import importlib
 import inspect
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from lastlayer._words import nearest
+from lastlayer._imports import find
 
 
 def from_factory(path: str, in_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:
@@ -59,22 +57,7 @@ def find_factory(path: str) -> Callable[..., Any]:
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         raise ValueError(f"model {path!r} must have the form package.module:factory, timm:NAME or hf:NAME")
-    here = str(Path.cwd())
-    if here not in sys.path:  # a command, unlike python itself, does not look there
-        sys.path.append(here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"model {path!r}: module {error.name!r} cannot be imported; it was looked for on PYTHONPATH and in {here}"
-        ) from error
-    except Exception as error:
-        raise ValueError(f"model {path!r}: importing {module_name} raised {type(error).__name__}: {error}") from error
-    factory = getattr(module, name, None)
-    if not callable(factory):
-        known = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
-        raise ValueError(f"model {path!r}: module {module_name!r} has no callable {name!r}{nearest(name, known)}")
-    return cast(Callable[..., Any], factory)
+    return find(module_name, name, f"model {path!r}")
 
 
 def check_external(name: str) -> None:

@@ -1,0 +1,38 @@
+"""Parts of a user's own, named by their place in a module."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from lastlayer._words import nearest
+
+
+def find(module_name: str, name: str, what: str) -> Callable[..., Any]:
+    """The callable of that name in a module on PYTHONPATH or in the working folder.
+
+    Args:
+        module_name: as in an import statement.
+        name: of a function or class in it.
+        what: begins every message, as in "model 'my_net:net'".
+
+    Raises:
+        ValueError: the module cannot be imported, or has no such callable.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:  # a command, unlike python itself, does not look there
+        sys.path.append(here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"{what}: module {error.name!r} cannot be imported; it was looked for on PYTHONPATH and in {here}"
+        ) from error
+    except Exception as error:  # it is the user's code: anything can come out
+        raise ValueError(f"{what}: importing {module_name} raised {type(error).__name__}: {error}") from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        known = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
+        raise ValueError(f"{what}: module {module_name!r} has no callable {name!r}{nearest(name, known)}")
+    return cast(Callable[..., Any], found)
