@@ -31,6 +31,13 @@ QUICK = {
 }
 
 
+@pytest.mark.parametrize(("command", "what"), [("dynamics", "moving points"), ("scaling", "collapsing")])
+def test_commands_of_seconds_show_progress_in_a_terminal_alone(command: str, what: str, monkeypatch) -> None:
+    assert run(command, *QUICK[command]).stderr == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes it for a terminal
+    assert what in run(command, *QUICK[command]).stderr
+
+
 @pytest.mark.parametrize("command", QUICK)
 def test_every_command_prints_tables_json_and_a_picture(command: str, tmp_path) -> None:
     picture = tmp_path / "picture.html"

@@ -2,9 +2,9 @@
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -36,6 +36,18 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(2) from None
 
     return theory.command()(wrapped)
+
+
+_Item = TypeVar("_Item")
+
+
+def tracked(items: Sequence[_Item], what: str) -> Iterable[_Item]:
+    """The items of a loop of seconds, with a bar in a terminal; it goes away at the end."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(items, what, console=console, transient=True, disable=not console.is_terminal)
 
 
 def draw(plot: Path | None, name: str, content: Any) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lastlayer.cli._theory_command import Classes, Json, Plot, command, draw
+from lastlayer.cli._theory_command import Classes, Json, Plot, command, draw, tracked
 from lastlayer.cli._theory_tables import Row, show
 
 
@@ -108,7 +108,7 @@ def dynamics(
     weight = torch.nn.functional.normalize(torch.randn(classes, dim, generator=generator, dtype=torch.float64), dim=1)
     target = torch.arange(points) % classes
     rows, paths = [], {}
-    for name in loss or ["ce", "ln", "sln"]:
+    for name in tracked(loss or ["ce", "ln", "sln"], "moving points"):
         path = toy.simulate(
             _at_temperature(name, classes, tau), start, target, weight, lr=lr, train_weight=train_weight, steps=steps
         )
@@ -157,26 +157,26 @@ def scaling(
 
     small_grid, large_grid = small or [0.1, 0.15, 0.2, 0.3, 0.4], large or [5.0, 5.5, 6.0, 6.5, 7.0, 7.5, 8.0]
     rows, fits = [], []
-    for loss in ("ce", "bce"):
-        for regime, grid, lr in (("small", small_grid, 1.0), ("large", large_grid, 0.05)):
-            found = laws.steps_to_collapse(
-                loss, classes, grid, lr=lr, starts=starts, seed=seed, tolerance=tolerance, max_steps=max_steps
-            )
-            x, y = found.reached()
-            median = dict(zip(x.tolist(), y.tolist(), strict=True))
-            rows += [{"loss": loss, "regime": regime, "scale": g, "steps": median.get(g)} for g in grid]
-            row: Row = {"loss": loss, "regime": regime}
-            row |= dict.fromkeys(("curve", "a", "c", "R^2", "fitted", "predicted"))
-            if regime == "small" and len(x) >= 2:
-                fit = laws.fit_inverse(x, y)
-                slope = (y[0] / y[-1]).log() / (x[-1] / x[0]).log()
-                row |= {"curve": "a/scale + c", "a": fit.a, "c": fit.c, "R^2": fit.r2}
-                row |= {"fitted": float(slope), "predicted": laws.predicted_power(classes)}
-            elif regime == "large" and len(x) >= 3:
-                fit = laws.fit_exponential(x, y)
-                row |= {"curve": "a e^(b scale) + c", "a": fit.a, "c": fit.c, "R^2": fit.r2}
-                row |= {"fitted": fit.b, "predicted": laws.predicted_exponent(loss, classes)}
-            fits.append(row)
+    regimes = (("small", small_grid, 1.0), ("large", large_grid, 0.05))
+    for loss, (regime, grid, lr) in tracked([(loss, each) for loss in ("ce", "bce") for each in regimes], "collapsing"):
+        found = laws.steps_to_collapse(
+            loss, classes, grid, lr=lr, starts=starts, seed=seed, tolerance=tolerance, max_steps=max_steps
+        )
+        x, y = found.reached()
+        median = dict(zip(x.tolist(), y.tolist(), strict=True))
+        rows += [{"loss": loss, "regime": regime, "scale": g, "steps": median.get(g)} for g in grid]
+        row: Row = {"loss": loss, "regime": regime}
+        row |= dict.fromkeys(("curve", "a", "c", "R^2", "fitted", "predicted"))
+        if regime == "small" and len(x) >= 2:
+            fit = laws.fit_inverse(x, y)
+            slope = (y[0] / y[-1]).log() / (x[-1] / x[0]).log()
+            row |= {"curve": "a/scale + c", "a": fit.a, "c": fit.c, "R^2": fit.r2}
+            row |= {"fitted": float(slope), "predicted": laws.predicted_power(classes)}
+        elif regime == "large" and len(x) >= 3:
+            fit = laws.fit_exponential(x, y)
+            row |= {"curve": "a e^(b scale) + c", "a": fit.a, "c": fit.c, "R^2": fit.r2}
+            row |= {"fitted": fit.b, "predicted": laws.predicted_exponent(loss, classes)}
+        fits.append(row)
     show(
         {"steps": rows, "fits": fits},
         as_json,
