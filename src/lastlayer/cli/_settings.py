@@ -50,7 +50,9 @@ class Settings:
     head: Annotated[
         str | None, typer.Option(help="linear, normalized, batch-norm, simplex.", rich_help_panel=_MODEL)
     ] = None
-    scale: Annotated[float | None, typer.Option(help="Of a normalized or simplex head.", rich_help_panel=_MODEL)] = None
+    scale: Annotated[
+        float | None, typer.Option(help="Of the head; without --head, of a normalized one.", rich_help_panel=_MODEL)
+    ] = None
     epochs: Annotated[int | None, typer.Option(help="30 if not given.", rich_help_panel=_TRAINING)] = None
     batch_size: Annotated[
         int | None,

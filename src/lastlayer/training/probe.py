@@ -125,7 +125,10 @@ def _split(path: Path, found: dict[str, Tensor], *endings: str) -> Split:
         raise ValueError(f"{path}: features must be floating point (N, d) and not empty, got {described}")
     if target.dim() != 1 or target.is_floating_point() or target.dtype is torch.bool or len(target) != len(features):
         described = f"{target.dtype} {tuple(target.shape)}"
-        raise ValueError(f"{path}: target must be integers ({len(features)},), one a row of features, got {described}")
+        remedy = ": save target.astype(int)" if target.shape == features.shape[:1] else ""
+        raise ValueError(
+            f"{path}: target must be integers ({len(features)},), one a row of features, got {described}{remedy}"
+        )
     return Split(features, target.long())
 
 
