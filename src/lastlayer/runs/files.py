@@ -95,7 +95,16 @@ def read_sealed(path: Path) -> bytes:
 
 def check_content(path: Path, content: bytes, expected: str) -> None:
     """Raise DamagedFileError unless the content has the expected SHA-256."""
-    found = sha256(content)
+    _check(path, sha256(content), expected)
+
+
+def check_file(path: Path, expected: str) -> None:
+    """Raise DamagedFileError unless the file has the expected SHA-256; it is never in memory as a whole."""
+    with path.open("rb") as file:
+        _check(path, hashlib.file_digest(file, "sha256").hexdigest(), expected)
+
+
+def _check(path: Path, found: str, expected: str) -> None:
     if found != expected:
         raise DamagedFileError(f"{path} is damaged: SHA-256 expected {expected[:64]}, found {found}")
 

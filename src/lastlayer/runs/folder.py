@@ -30,7 +30,7 @@ from torch import Tensor
 from lastlayer.runs.files import (
     DamagedFileError,
     as_safetensors,
-    check_content,
+    check_file,
     clear_unfinished,
     naming,
     read_json,
@@ -108,13 +108,15 @@ class RunFolder:
         return [line for line in lines if isinstance(line, dict) and "epoch" in line]
 
     def tensors(self, name: Literal["weights", "snapshots"]) -> dict[str, Tensor]:
-        """The tensors of weights.safetensors or snapshots.safetensors, checked against the result."""
-        from safetensors.torch import load
+        """The tensors of weights.safetensors or snapshots.safetensors, checked against the result.
+
+        They are mapped from the file, not read: copy what is to outlive it. Writing to them does not change the file.
+        """
+        from safetensors.torch import load_file
 
         path = self.path / f"{name}.safetensors"
-        content = path.read_bytes()
-        check_content(path, content, self.result()["files"][path.name])
-        tensors: dict[str, Tensor] = load(content)
+        check_file(path, self.result()["files"][path.name])
+        tensors: dict[str, Tensor] = load_file(path)
         return tensors
 
     # one process at a time

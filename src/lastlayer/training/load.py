@@ -56,8 +56,19 @@ class Loaded:
         return self.loss.probabilities(logits)
 
     def predict(self, inputs: Tensor | NDArray[Any]) -> list[str]:
-        """The name of the likeliest class of each input (N, ...) as stored."""
-        return [self.class_names[k] for k in self.probabilities(inputs).argmax(1).tolist()]
+        """The name of the likeliest class of each input (N, ...) as stored.
+
+        Raises:
+            ValueError: for inputs whose probabilities are NaN: argmax would take the first NaN for the likeliest class.
+        """
+        probabilities = self.probabilities(inputs)  # (N, K)
+        undecided = probabilities.isnan().any(1).nonzero().flatten().tolist()
+        if undecided:
+            raise ValueError(
+                f"{len(undecided)} of {len(probabilities)} inputs have probabilities that are NaN, the first in row "
+                f"{undecided[0]}: look there for values that are NaN, infinite or far beyond those of training"
+            )
+        return [self.class_names[k] for k in probabilities.argmax(1).tolist()]
 
 
 def load(run: str | Path | RunFolder, device: torch.device | str = "cpu") -> Loaded:
@@ -82,7 +93,7 @@ def load(run: str | Path | RunFolder, device: torch.device | str = "cpu") -> Loa
     normalize = facts["normalize"]
     mean, std = (None if normalize[key] is None else tuple(normalize[key]) for key in ("mean", "std"))
     network = Network(Normalize(mean, std, normalize["scale"]), backbone, head)
-    network.load_state_dict(folder.tensors("weights"))
+    network.load_state_dict(folder.tensors("weights"))  # copied from the file's map: the file may go afterwards
     given = dict(trial.loss.options)
     if trial.loss.name == "logit-adjusted":
         given.setdefault("counts", [1] * len(names))  # prediction uses the plain logits

@@ -1,0 +1,80 @@
+"""Loaded runs: what loading holds in memory, and predictions that nobody can make."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import lastlayer
+from lastlayer import data
+from lastlayer.runs import RunFolder
+from lastlayer.training.loop import finish_fit, fit
+from lastlayer.training.network import build_network
+from lastlayer.training.trial import LossChoice, ModelChoice, Schedule, Trial
+
+
+def train(folder: Path, loss: str = "ce") -> Path:
+    model = ModelChoice("mlp", {"width": 8})
+    finish_fit(fit(Trial(model=model, loss=LossChoice(loss), schedule=Schedule(epochs=1), evaluations=1), folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("runs") / "ce")
+
+
+LOAD_TRAIN = """
+import os, pathlib, re, sys
+import lastlayer, torch
+
+def peak():  # KiB; getrusage counts what the process was forked from as well
+    return int(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1])
+
+lastlayer.load(sys.argv[1])  # what is imported on the way counts before
+before = peak()
+network = lastlayer.load(sys.argv[2]).network
+print(peak() - before)
+os.truncate(f"{sys.argv[2]}/weights.safetensors", 0)  # a parameter that lay in the file would end the process here
+optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+network.train()(torch.zeros(2, 1, 8, 8)).square().sum().backward()
+optimiser.step()
+print(all(p.isfinite().all() for p in network.parameters()))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="NOT TESTED: memory of loading, read from /proc")
+def test_loading_holds_one_copy_beside_the_file_and_outlives_it(run, tmp_path):
+    width, large = 5000, RunFolder(tmp_path / "large")
+    result = RunFolder(run).result()
+    result["trial"]["model"]["options"] = {"width": width}
+    weights = build_network(data.load("digits"), "mlp", {"width": width}, "linear", {}).state_dict()
+    large.finish(result, weights, {})
+    size = (large.path / "weights.safetensors").stat().st_size / 1024
+    program = [sys.executable, "-c", LOAD_TRAIN, run, large.path]
+    ran = subprocess.run(program, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    grown, finite = ran.stdout.split()
+    assert 0.9 * size < float(grown) < 2.3 * size  # the network, the pages of the file, and some
+    assert finite == "True"
+
+
+def test_what_is_loaded_is_what_was_written(run):
+    network = lastlayer.load(run).network
+    for name, written in RunFolder(run).tensors("weights").items():
+        assert torch.equal(network.state_dict()[name], written)
+
+
+@pytest.mark.parametrize("loss", ["ce", "sln", "bce", "nce"])
+def test_inputs_without_a_likeliest_class_are_refused(run, tmp_path, loss):
+    loaded = lastlayer.load(run if loss == "ce" else train(tmp_path / loss, loss))
+    inputs = torch.rand(5, 1, 8, 8)
+    names = loaded.predict(inputs)
+    assert len(names) == 5
+    inputs[2, 0, 3, 3] = torch.nan
+    inputs[4] = torch.inf
+    with pytest.raises(ValueError, match="2 of 5 inputs have probabilities that are NaN, the first in row 2: look"):
+        loaded.predict(inputs)
+    assert loaded.predict(inputs[:2]) == names[:2]
