@@ -70,7 +70,9 @@ def test_full_disk_and_unwritable_folder_are_said(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(module.tempfile, "TemporaryFile", refuse)
-    assert any("cannot be written (Permission denied)" in sentence for sentence in report(tmp_path)["advice"])
+    advice = report(tmp_path)["advice"]
+    for folder, option in ((tmp_path, "--out (of reproduce: --runs)"), (tmp_path / "data", "--data-root")):
+        assert f"{folder} cannot be written (Permission denied): choose another with {option}" in advice
 
 
 class _Usage:

@@ -81,6 +81,18 @@ def test_a_folder_without_runs(tmp_path):
     assert "holds no runs" in str(made.exception)
 
 
+def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(root, monkeypatch):
+    def refuse(path, content):
+        raise PermissionError(13, "Permission denied", str(path.with_name(".report.html.0123")))
+
+    monkeypatch.setattr("lastlayer.reports.page.write_atomically", refuse)
+    made = run(root)
+    assert "accuracy ↑" in made.output
+    assert str(made.exception) == (
+        f"there is no page: {root} cannot be written (Permission denied); name a file in another folder with --out"
+    )
+
+
 def test_a_damaged_result_is_named_and_the_rest_reported(root):
     path = root / factory.identity(trial("ce", 0)) / "result.json"
     path.write_text(path.read_text().replace("0.5", "0.6", 1))

@@ -179,7 +179,7 @@ def advice(report: dict[str, Any]) -> list[str]:
     """One sentence for each thing that is off."""
     said = advice_on_threads(report["threads"])
     for name, state in report["folders"].items():
-        option = "--runs" if name == "runs" else "--data-root"
+        option = "--out (of reproduce: --runs)" if name == "runs" else "--data-root"
         if state["problem"]:
             said.append(f"{state['path']} cannot be written ({state['problem']}): choose another with {option}")
         elif state["free"] < ENOUGH_DISK:

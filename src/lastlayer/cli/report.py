@@ -48,7 +48,12 @@ def report(
         raise ValueError(f"no run in {', '.join(map(str, where))} is done ({found}): there is nothing to report yet")
     reports.print_tables(summary, everything=everything)
     with Console(stderr=True).status("t-SNE of every run, a second or two each") if tsne else contextlib.nullcontext():
-        page = reports.write_page(summary, out or _beside(where[0]), tsne=tsne)
+        page = out or _beside(where[0])
+        try:
+            reports.write_page(summary, page, tsne=tsne)
+        except OSError as error:
+            why = f"{page.parent} cannot be written ({error.strerror or error})"
+            raise OSError(f"there is no page: {why}; name a file in another folder with --out") from error
     typer.echo(f"page: {page}")
     if csv is not None:
         reports.write_csv(summary, csv)
