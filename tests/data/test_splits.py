@@ -79,6 +79,10 @@ def test_subset_refusals() -> None:
         data.subset(dataset, 3, per_class=1)
     with pytest.raises(ValueError, match=r"class 1 \(c1\) has 3 training samples, per_class=4"):
         data.subset(dataset, per_class=4)
+    few = r"toy: 2 of 13 training samples leave [12] of 3 classes without any, such as c\d: ask for more samples$"
+    for seed in (None, 0):
+        with pytest.raises(ValueError, match=few):
+            data.subset(toy([5, 4, 4]), train=2, seed=seed)
     with pytest.raises(ValueError, match=r"has 13 train samples, train=14"):
         data.subset(dataset, 14)
     with pytest.raises(ValueError, match=r"test=0"):

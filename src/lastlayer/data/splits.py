@@ -130,6 +130,7 @@ def subset(
         said.append(f"{how} {per_class} training samples of each class")
     if train is not None:
         changes["train"] = _first(dataset, dataset.train, train, "train", seed)
+        _check_kept(dataset, changes["train"])
         said.append(f"{how} {train} training samples")
     if test is not None:
         changes["test"] = _first(dataset, dataset.test, test, "test", seed)
@@ -154,6 +155,17 @@ def _first(dataset: Dataset, split: Split, count: int, part: str, seed: int | No
     if seed is None:
         return split.select(torch.arange(count))
     return split.select(torch.randperm(len(split), generator=_generator(seed))[:count].sort().values)
+
+
+def _check_kept(dataset: Dataset, kept: Split) -> None:
+    if kept.target.device.type != "cpu":  # looking at labels would stall the device
+        return
+    empty = (kept.target.bincount(minlength=dataset.num_classes) == 0).nonzero().flatten().tolist()
+    if empty:
+        raise ValueError(
+            f"{dataset.name}: {len(kept)} of {len(dataset.train)} training samples leave {len(empty)} of "
+            f"{dataset.num_classes} classes without any, such as {dataset.class_names[empty[0]]}: ask for more samples"
+        )
 
 
 def _per_class(target: Tensor, counts: Sequence[int], seed: int | None) -> Tensor:
