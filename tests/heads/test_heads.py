@@ -309,6 +309,27 @@ def test_a_head_in_half_precision(name, dtype):
 
 
 @every_head
+def test_another_dtype_is_named_with_the_remedy(name):
+    head, x = make(name).float(), inputs(5)
+    for call in (head, lambda x: head.logit(x, [2, 0])):
+        said = r"x is torch.float64 and the head's weight torch.float32: give x.to\(torch.float32\)"
+        with pytest.raises(TypeError, match=said):
+            call(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert call(x.bfloat16()).isfinite().all()
+
+
+def test_other_errors_of_torch_stay_its_own():
+    def fail(x):
+        raise RuntimeError("out of memory")
+
+    head = make("linear").float()
+    head.features = fail
+    with pytest.raises(RuntimeError, match="out of memory"):
+        head.logit(inputs(2), 0)
+
+
+@every_head
 def test_under_autocast(name):
     head = make(name).float()
     x = inputs(5).float().requires_grad_()

@@ -48,7 +48,7 @@ class Head(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """All logits, (..., num_classes), of x (..., in_features)."""
         self._check(x)
-        return F.linear(self.features(x), *self.linear())
+        return self._product(x, None)
 
     def logit(self, x: Tensor, k: int | Sequence[int] | Tensor) -> Tensor:
         """The logits of the asked classes only, `head(x)[..., k]`, at a cost that does not depend on num_classes.
@@ -59,13 +59,25 @@ class Head(nn.Module):
                 they are a tensor on a GPU, which would have to be waited for.
 
         Raises:
-            TypeError: for classes that are no integers, or more than a list of them.
+            TypeError: for classes that are no integers, or more than a list of them; for an x whose dtype does not go
+                with the weight's.
             ValueError: for classes that the head does not have.
         """
         self._check(x)
         classes = self._classes(k)
-        logits = F.linear(self.features(x), *self.linear(classes.reshape(-1)))
+        logits = self._product(x, classes.reshape(-1))
         return logits.squeeze(-1) if classes.dim() == 0 else logits
+
+    def _product(self, x: Tensor, classes: Tensor | None) -> Tensor:
+        try:
+            return F.linear(self.features(x), *self.linear(classes))
+        except RuntimeError as error:  # not looked at before: under autocast, and in some heads, two dtypes are fine
+            if x.dtype is self.weight.dtype or "type" not in str(error):
+                raise
+            raise TypeError(
+                f"x is {x.dtype} and the head's weight {self.weight.dtype}: give x.to({self.weight.dtype}) "
+                "or convert the head"
+            ) from error
 
     def _classes(self, k: int | Sequence[int] | Tensor) -> Tensor:
         """Class indices as int64 on the weight's device, (m,) or without a dimension."""
