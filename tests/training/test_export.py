@@ -187,11 +187,36 @@ def test_tokens_stay_integers(tmp_path, monkeypatch):
 
 
 @needs_onnx
-def test_weights_beyond_what_an_onnx_file_holds(digits_run, tmp_path, monkeypatch):
+def test_weights_beyond_what_an_onnx_file_holds_lie_beside_it(digits_run, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "ONNX_LIMIT", 5_000)
+        check_onnx(digits_run, out)
+    names = ["model.onnx.data", "model.onnx"]
+    digests = {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in names}
+    assert json.loads((out / "config.json").read_text())["files"] == digests
+    first = RunFolder(digits_run).tensors("weights")["backbone.layers.0.weight"].numpy().tobytes()
+    assert [first in (out / name).read_bytes() for name in names] == [True, False]
+    export(digits_run, out, ["onnx"])
+    assert {path.name for path in out.iterdir()} == {"model.onnx", "config.json", "lock"}
+
+
+@needs_onnx
+def test_an_onnx_file_never_lies_beside_the_weights_of_another(digits_run, tmp_path, monkeypatch):
+    """Killed at the first write: by then the graph of an earlier export is gone."""
+    export(digits_run, tmp_path, ["onnx"])
     monkeypatch.setattr(module, "ONNX_LIMIT", 5_000)
-    said = refused(digits_run, "--out", tmp_path / "out")
-    assert "bytes and one ONNX file holds at most 5,000: ask for safetensors alone (--format safetensors)" in said
-    assert not (tmp_path / "out").exists()
+    wrote = []
+
+    def killed(path, content):
+        wrote.append(path.name)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "write_atomically", killed)
+    with pytest.raises(KeyboardInterrupt):
+        export(digits_run, tmp_path, ["onnx"])
+    assert wrote == ["model.onnx.data"]
+    assert not (tmp_path / "model.onnx").exists()
 
 
 @needs_onnx

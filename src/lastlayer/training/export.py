@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import logging
 import math
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,7 +27,8 @@ from lastlayer.training.load import Loaded, load
 
 FORMATS = ("safetensors", "onnx")
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-ONNX_LIMIT = 2**31 - 2**20  # bytes of weights: protobuf stops at 2 GiB, and the graph itself needs some
+ONNX_LIMIT = 3 * 2**29  # bytes of weights in model.onnx itself: a protobuf file must end before 2 GiB
+ONNX_WEIGHTS = "model.onnx.data"  # beside it, the weights of a model beyond that
 AGREEMENT = 1e-4  # of ONNX Runtime with torch, relative to the largest logit
 
 
@@ -35,7 +37,8 @@ def export(run: str | Path | RunFolder, out: str | Path, formats: Sequence[str] 
 
     - model.safetensors: the weights, named normalize.*, backbone.* and head.*
     - model.onnx: `inputs`, as the data set stores them (8-bit images or features), to `logits` and `probabilities`,
-      for any batch size; it is run once in ONNX Runtime and compared with torch before it is kept
+      for any batch size; it is run once in ONNX Runtime and compared with torch before it is kept. Beyond 1.5 GiB its
+      weights are in model.onnx.data, which belongs beside it
     - config.json: the trial, class names, input shape and normalisation, the loss and how logits become probabilities,
       what was measured (null where that is NaN or infinite), and the SHA-256 of the files above
 
@@ -50,8 +53,7 @@ def export(run: str | Path | RunFolder, out: str | Path, formats: Sequence[str] 
         The files written, config.json last.
 
     Raises:
-        ValueError: for no format or an unknown one, or a model that ONNX cannot hold or express, or computes
-            differently.
+        ValueError: for no format or an unknown one, or a model that ONNX cannot express, or computes differently.
         ImportError: for onnx without its packages; the message names the extra. Nothing is written then.
         FileNotFoundError: when the run is not done.
         BlockingIOError: when another process writes to the folder.
@@ -69,12 +71,16 @@ def export(run: str | Path | RunFolder, out: str | Path, formats: Sequence[str] 
     if "safetensors" in formats:
         contents["model.safetensors"] = as_safetensors(loaded.network.state_dict())
     if "onnx" in formats:
-        contents["model.onnx"] = onnx_model(loaded)
+        contents |= onnx_files(loaded)
     folder = Path(out)
     config = folder / "config.json"
     with RunFolder(folder).locked():  # files of two runs must not mix, nor parts stay that a killed process left
+        if ONNX_WEIGHTS in contents:  # a graph from before would take these weights for its own
+            (folder / "model.onnx").unlink(missing_ok=True)
         for name, content in contents.items():
             write_atomically(folder / name, content)
+        if "onnx" in formats and ONNX_WEIGHTS not in contents:
+            (folder / ONNX_WEIGHTS).unlink(missing_ok=True)
         write_json(config, {**describe(loaded), "files": {name: sha256(content) for name, content in contents.items()}})
     return [*(folder / name for name in contents), config]
 
@@ -128,20 +134,15 @@ class _Predictor(nn.Module):
         return logits, self.loss.probabilities(logits)
 
 
-def onnx_model(loaded: Loaded) -> bytes:
-    """The ONNX file of a loaded run, checked against torch.
+def onnx_files(loaded: Loaded) -> dict[str, bytes]:
+    """The ONNX file of a loaded run, and before it the weights of a large one, checked against torch.
 
     Raises:
         ImportError: when onnx, onnxscript or onnxruntime is not installed.
-        ValueError: when the model is too large or cannot be expressed, or ONNX Runtime computes something else.
+        ValueError: when the model cannot be expressed, or ONNX Runtime computes something else.
     """
     _require_onnx()
     size = sum(tensor.numel() * tensor.element_size() for tensor in loaded.network.state_dict().values())
-    if size > ONNX_LIMIT:
-        raise ValueError(
-            f"the weights have {size:,} bytes and one ONNX file holds at most {ONNX_LIMIT:,}: "
-            "ask for safetensors alone (--format safetensors)"
-        )
     predictor = _Predictor(loaded).eval()
     shape = loaded.result["data"]["in_shape"]
     generator = torch.Generator().manual_seed(0)
@@ -150,24 +151,25 @@ def onnx_model(loaded: Loaded) -> bytes:
         examples = (examples * loaded.result["data"]["normalize"]["scale"]).to(torch.uint8)
     elif input_dtype(loaded) is torch.int32:
         examples = examples.round().int()  # 0 and 1 are tokens, and segments, of every vocabulary
-    with _quiet(), torch.no_grad():
+    with _quiet(), torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.onnx"
         try:
             program = torch.onnx.export(
                 predictor, (examples,), dynamo=True, verbose=False, input_names=["inputs"],
                 output_names=["logits", "probabilities"], dynamic_shapes={"inputs": {0: torch.export.Dim("batch")}},
             )  # fmt: skip
             assert program is not None
-            content: bytes = program.model_proto.SerializeToString()
+            program.save(file, external_data=size > ONNX_LIMIT)
         except Exception as error:  # the exporter has many, and all mean the same to a user
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise ValueError(f"model {loaded.trial.model.name} cannot be written as ONNX: {reason[0]}") from error
-        _compare(content, predictor, examples)
-    return content
+        _compare(file, predictor, examples)
+        return {path.name: path.read_bytes() for path in (Path(folder) / ONNX_WEIGHTS, file) if path.exists()}
 
 
-def _compare(content: bytes, predictor: _Predictor, examples: Tensor) -> None:
+def _compare(file: Path, predictor: _Predictor, examples: Tensor) -> None:
     onnxruntime: Any = importlib.import_module("onnxruntime")
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     for batch in (examples, examples[:1]):
         try:
             found = session.run(["logits", "probabilities"], {"inputs": batch.numpy()})
