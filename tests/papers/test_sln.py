@@ -267,6 +267,16 @@ def test_verdicts(claim: str, tmp_path: Path) -> None:
         assert verdict.size == "small"
 
 
+def test_a_network_keeps_its_colour_in_every_panel_of_figure_1() -> None:
+    made = figure(artifact("sln.fig1"), Observations("sln.fig1", "small", tuple(differences(True))))
+    colours: dict[str, set[str]] = {}
+    for trace in made.data:
+        colours.setdefault(trace.name, set()).add(trace.marker.color)
+    assert all(len(one) == 1 for one in colours.values())
+    assert len(set().union(*colours.values())) == len(colours) >= 3
+    assert sum(made.layout[axis].title.text is not None for axis in ("xaxis", "xaxis2", "xaxis3")) == 1  # three overlap
+
+
 def test_too_few_seeds_decide_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.add("sln.table1", "small", [row for row in table1(CE=0.918, SLN=0.93) if row.seed < 3])

@@ -20,7 +20,8 @@ def figure_fig1(observations: Observations, published: Sequence[Any]) -> Any:
     panels = {"0.5": "logit_difference_50", "0.7": "logit_difference", "1": "logit_difference_100"}
     titles = [f"gamma {gamma}" for gamma in panels]
     chart = make_subplots(1, len(panels), shared_yaxes=True, subplot_titles=titles)
-    for name in observations.points("model"):
+    names = observations.points("model")
+    for place, name in enumerate(names):
         rows = [row for row in observations.final() if row.labels["model"] == name]
         for column, measure in enumerate(panels.values(), 1):
             trace = Scatter(
@@ -30,10 +31,10 @@ def figure_fig1(observations: Observations, published: Sequence[Any]) -> Any:
                 name=name,
                 legendgroup=name,
                 showlegend=column == 1,
-                marker={"color": f"hsl({47 * len(chart.data) // len(panels)}, 60%, 45%)"},
+                marker={"color": f"hsl({360 * place // len(names)}, 60%, 45%)"},
             )
             chart.add_trace(trace, 1, column)
-    chart.update_xaxes(title="logit difference, mean over test samples")
+    chart.update_xaxes(title="logit difference, mean over test samples", col=2)  # one for all: three overlap
     chart.update_yaxes(title="test accuracy, %", col=1)
     chart.update_layout(title="sln.fig1: accuracy against the normalised logit difference", template="plotly_white")
     return chart
