@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -40,7 +41,9 @@ def test_paths(sizes: tuple[int, int, int], loss: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("sizes", "loss", "path", "rows"),
     [
-        ((8192, 512, 1000), "ce", "dense", None),
+        ((1024, 512, 1000), "ce", "dense", None),
+        ((8192, 512, 1000), "ce", "rows", 8192),  # by kernels
+        ((8192, 512, 1000), "mse", "dense", None),
         ((8192, 2048, 32768), "ce", "rows", 8192),
         ((8192, 4096, 131072), "sln", "rows", 2048),
         ((256, 512, 1_000_000), "sln", "rows", 256),
@@ -115,3 +118,18 @@ def test_the_plan_is_followed() -> None:
         module = _Widths()
         linear_loss(H, W, y, module, plan=given)
         assert module.seen == shapes
+
+
+def test_what_is_to_be_transformed_is_dense_on_a_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where kernels would take 2^23 logits, torch.func and torch.compile get ordinary code."""
+    asked = []
+    module = sys.modules["lastlayer.linear_loss.linear_loss"]  # its name is that of the function
+    monkeypatch.setattr(module, "choose", lambda *sizes, **_: asked.append(sizes) or Plan("rows", "", rows=2))
+    w, y = torch.randn(5, 3), torch.tensor([1, 4])
+    found = torch.func.grad(lambda h: linear_loss(h, w, y, "ce"))(h := torch.randn(2, 3))
+    wanted = torch.func.grad(lambda h: losses.cross_entropy(h @ w.T, y))(h)
+    torch.testing.assert_close(found, wanted)
+    torch.compile(lambda h: linear_loss(h, w, y, "ce"), backend="eager", fullgraph=True)(h)
+    assert not asked
+    linear_loss(h, w, y, "ce")
+    assert asked

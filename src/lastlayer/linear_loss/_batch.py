@@ -53,7 +53,7 @@ class BatchCrossEntropy:
             z = logits_into(buffer[: high - low], layer, low, high)
             if fast is not None:
                 nowhere = torch.full((high - low,), -1, device=h.device)
-                rows = fast.others(z, nowhere)[0]  # the log-sum of each
+                rows = fast.log_sums(z, nowhere)
                 top = rows.max()
             else:
                 top = z.amax().to(dtype)
@@ -72,8 +72,7 @@ class BatchCrossEntropy:
             true, mass = true + part, mass + share
             seen.append((low, high, reference))
             if fast is not None:
-                ones = torch.ones_like(rows)
-                fast.put_gradient(z, nowhere, ones * reference, ones, ones)
+                fast.put_exponentials(z, nowhere, reference, rows)
                 total = total + (rows - reference).exp().sum()
                 if gradients is not None:
                     gradients.add(layer, low, high, z)
@@ -102,12 +101,11 @@ class BatchCrossEntropy:
         N = layer.features.shape[0]
         z = logits_into(logits_buffer(layer, N), layer, 0, N)
         label, true = index.squeeze(1), z.gather(1, index).squeeze(1).float()
-        whole = torch.logaddexp(fast.others(z, label)[0], true).logsumexp(0)
+        whole = torch.logaddexp(fast.log_sums(z, label), true).logsumexp(0)
         value = whole - math.log(N) - true.mean()
         if not layer.wants_any:
             return value, None
-        ones = torch.ones_like(true)
-        fast.put_gradient(z, label, ones * whole, ones, (true - whole).exp() - 1 / N)
+        fast.put_exponentials(z, label, whole, (true - whole).exp() - 1 / N)
         gradients = RowGradients(layer, single=True)
         gradients.add(layer, 0, N, z)
         return value, (gradients, torch.ones_like(value))

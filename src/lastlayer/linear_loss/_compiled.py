@@ -41,6 +41,13 @@ def kernels(tensor: Tensor) -> Any:
     return _kernels_on(tensor.device) if pays(tensor) and tensor.dtype is not torch.float64 else None
 
 
+def label_kernels() -> Any:
+    """The module of Triton kernels for losses of one label a sample."""
+    from lastlayer.linear_loss import _label_kernels
+
+    return _label_kernels
+
+
 @functools.cache
 def _kernels_on(device: torch.device) -> Any:
     """The kernels if the smallest of them runs on the device; where Triton is but does not work, says so once."""

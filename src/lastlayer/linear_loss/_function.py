@@ -49,6 +49,18 @@ class Gradients:
         )
 
     @staticmethod
+    def of_logits(layer: Layer, dz: Tensor) -> Gradients:
+        """From the gradient dz (N, K) of all logits, in the layer's dtype."""
+        h, w, b = layer.features, layer.weight, layer.bias
+        features = input_gradient(dz, w) if layer.wants_features else None
+        weight = None
+        if layer.wants_weight:  # float16 may not hold the sum
+            weight = torch.empty(w.shape, dtype=wide(w.dtype) if w.dtype is torch.float16 else w.dtype, device=w.device)
+            put_product(weight, dz, h)
+        bias = dz.sum(0, dtype=wide(dz.dtype)) if layer.wants_bias and b is not None else None
+        return Gradients(features, weight, bias)
+
+    @staticmethod
     def by_classes(layer: Layer) -> Gradients:
         """For `put_classes`: features to add to, room for weight and bias."""
         h, w, b = layer.features, layer.weight, layer.bias

@@ -1,4 +1,4 @@
-"""Triton kernels over the logits of some rows: sums of a row without its label, and the gradient in their place.
+"""Triton kernels over logits for the losses that couple a batch, over rows to unit length, and a product with a number.
 
 Imported where it is used, and only where Triton is there. `TRITON_INTERPRET=1` runs them on a CPU, for tests.
 """
@@ -16,94 +16,35 @@ LARGEST = {torch.float16: 65504.0}
 
 
 @triton.jit
-def _squares(z, stride, out, K: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    total = tl.zeros([BLOCK], dtype=tl.float32)
-    for start in range(0, K, BLOCK):
-        columns = start + tl.arange(0, BLOCK)
-        x = tl.load(z + row * stride + columns, mask=columns < K, other=0.0).to(tl.float32)
-        total += x * x
-    tl.store(out + row, tl.sum(total, 0))
-
-
-@triton.jit
-def _others(
-    z, stride, label, factor, offset, log_sum, mean, plain, K: tl.constexpr,
-    SIGMOID: tl.constexpr, HAS_FACTOR: tl.constexpr, HAS_OFFSET: tl.constexpr, WANT_MEAN: tl.constexpr,
-    WANT_PLAIN: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+def _log_sums(z, stride, label, out, K: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     y = tl.load(label + row)
-    scale = 1.4426950408889634
-    if HAS_FACTOR:
-        scale = scale * tl.load(factor + row)
     largest = -float("inf")
     total = 0.0
-    weighted = 0.0
-    straight = 0.0
     for start in range(0, K, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         keep = (columns < K) & (columns != y)
-        x = tl.load(z + row * stride + columns, mask=columns < K, other=0.0).to(tl.float32)
-        if SIGMOID:
-            terms = tl.maximum(x, 0.0) + tl.log2(1.0 + tl.exp2(-1.4426950408889634 * tl.abs(x))) / 1.4426950408889634
-            total += tl.sum(tl.where(keep, terms, 0.0), 0)
-        else:
-            s = x * scale  # in powers of two
-            if HAS_OFFSET:
-                s += tl.load(offset + columns, mask=columns < K, other=0.0) * 1.4426950408889634
-            s = tl.where(keep, s, -float("inf"))
-            higher = tl.maximum(largest, tl.max(s, 0))
-            base = tl.where(higher == -float("inf"), 0.0, higher)
-            shrink = tl.exp2(largest - base)
-            terms = tl.exp2(s - base)
-            total = total * shrink + tl.sum(terms, 0)
-            if WANT_MEAN:
-                weighted = weighted * shrink + tl.sum(tl.where(keep, terms * x, 0.0), 0)
-            largest = higher
-        if WANT_PLAIN:
-            straight += tl.sum(tl.where(keep, x, 0.0), 0)
-    if SIGMOID:
-        tl.store(log_sum + row, total)
-    else:
-        alone = total == 0.0  # one class has no others
-        safe = tl.where(alone, 1.0, total)
-        found = (tl.log2(safe) + tl.where(alone, 0.0, largest)) / 1.4426950408889634
-        tl.store(log_sum + row, tl.where(alone, -3.0e38, found))
-        if WANT_MEAN:
-            tl.store(mean + row, weighted / safe)
-    if WANT_PLAIN:
-        tl.store(plain + row, straight)
+        s = tl.load(z + row * stride + columns, mask=columns < K, other=0.0).to(tl.float32) * 1.4426950408889634
+        s = tl.where(keep, s, -float("inf"))  # in powers of two
+        higher = tl.maximum(largest, tl.max(s, 0))
+        base = tl.where(higher == -float("inf"), 0.0, higher)
+        total = total * tl.exp2(largest - base) + tl.sum(tl.exp2(s - base), 0)
+        largest = higher
+    alone = total == 0.0  # one class has no others
+    found = (tl.log2(tl.where(alone, 1.0, total)) + tl.where(alone, 0.0, largest)) / 1.4426950408889634
+    tl.store(out + row, tl.where(alone, -3.0e38, found))
 
 
 @triton.jit
-def _gradient(
-    z, stride, label, factor, offset, log_sum, slope, square, even, true, K: tl.constexpr, limit,
-    SIGMOID: tl.constexpr, HAS_FACTOR: tl.constexpr, HAS_OFFSET: tl.constexpr, HAS_SQUARE: tl.constexpr,
-    HAS_EVEN: tl.constexpr, CLAMP: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+def _exponentials(z, stride, label, log_sum, true, K: tl.constexpr, limit, CLAMP: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < K
-    y = tl.load(label + row)
-    a = tl.load(slope + row)
     at = z + row * stride + columns
     x = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    if SIGMOID:
-        dz = a * tl.sigmoid(x)
-    else:
-        f = 1.0
-        if HAS_FACTOR:
-            f = tl.load(factor + row)
-        s = f * x
-        if HAS_OFFSET:
-            s += tl.load(offset + columns, mask=inside, other=0.0)
-        dz = a * f * tl.exp2((s - tl.load(log_sum + row)) * 1.4426950408889634)
-    dz = tl.where(columns == y, tl.load(true + row), dz)
-    if HAS_EVEN:
-        dz += tl.where(columns == y, 0.0, tl.load(even + row))
-    if HAS_SQUARE:
-        dz += 2.0 * tl.load(square + row) * x
+    dz = tl.exp2((x - tl.load(log_sum)) * 1.4426950408889634)
+    y = tl.load(label + row)
+    dz = tl.where(columns == y, tl.load(true + row, mask=y >= 0, other=0.0), dz)
     if CLAMP:
         dz = tl.minimum(tl.maximum(dz, -limit), limit)
     tl.store(at, dz.to(z.dtype.element_ty), mask=inside)
@@ -141,70 +82,58 @@ def _times(source, factor, out, count, limit, CLAMP: tl.constexpr, BLOCK: tl.con
     tl.store(out + at, x.to(out.dtype.element_ty), mask=at < count)
 
 
-def squares(z: Tensor) -> Tensor:
-    """sum_k z_k^2 of each row, (n,)."""
+@triton.jit
+def _rows_of(x, N, d: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Some rows divided by their largest entry, that entry, and where they lie."""
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, BLOCK)
+    inside = (rows[:, None] < N) & (columns[None, :] < d)
+    at = rows[:, None] * d + columns[None, :]
+    v = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    largest = tl.maximum(tl.max(tl.abs(v), 1), 1.1754943508222875e-38)[:, None]  # no square overflows or vanishes
+    return v / largest, largest, at, inside
+
+
+@triton.jit
+def _unit(x, out, N, scale, d: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    v, _, at, inside = _rows_of(x, N, d, ROWS, BLOCK)
+    norm = tl.sqrt(tl.sum(v * v, 1))[:, None]
+    u = tl.where(norm == 0, 0.0, scale * (v / tl.where(norm == 0, 1.0, norm)))
+    tl.store(out + at, u.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _unit_gradient(
+    x, gradient, out, N, scale, limit, d: tl.constexpr, CLAMP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    v, largest, at, inside = _rows_of(x, N, d, ROWS, BLOCK)
+    g = tl.load(gradient + at, mask=inside, other=0.0).to(tl.float32)
+    norm = tl.sqrt(tl.sum(v * v, 1))[:, None]
+    safe = tl.where(norm == 0, 1.0, norm)
+    u = v / safe
+    along = tl.sum(u * g, 1)[:, None]
+    dx = tl.where(norm == 0, 0.0, scale * ((g - along * u) / safe) / largest)
+    if CLAMP:
+        dx = tl.minimum(tl.maximum(dx, -limit), limit)
+    tl.store(out + at, dx.to(out.dtype.element_ty), mask=inside)
+
+
+def log_sums(z: Tensor, label: Tensor) -> Tensor:
+    """log sum_k exp(z_k) over the classes k other than the label (n,), -1 being none, of each row, (n,)."""
     out = torch.empty(z.shape[0], dtype=torch.float32, device=z.device)
     if z.shape[0]:
-        _squares[(z.shape[0],)](z, z.stride(0), out, z.shape[1], BLOCK=_block(z), num_warps=8)
+        _log_sums[(z.shape[0],)](z, z.stride(0), label, out, z.shape[1], BLOCK=_block(z), num_warps=8)
     return out
 
 
-def others(
-    z: Tensor,
-    label: Tensor,
-    *,
-    sigmoid: bool = False,
-    factor: Tensor | None = None,
-    offset: Tensor | None = None,
-    mean: bool = False,
-    plain: bool = False,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Over the classes k other than the label (n,), of each row:
-
-    log sum_k exp(s_k) with s = factor z + offset, or sum_k softplus(z_k) for `sigmoid`;
-    sum_k z_k exp(s_k) / sum_k exp(s_k), if the mean is wanted;
-    sum_k z_k, if that is.
-    """
-    log_sum = torch.empty(z.shape[0], dtype=torch.float32, device=z.device)
-    average = torch.empty_like(log_sum) if mean else None
-    straight = torch.empty_like(log_sum) if plain else None
-    if z.shape[0]:
-        _others[(z.shape[0],)](
-            z, z.stride(0), label, factor, offset, log_sum, average, straight, z.shape[1],
-            SIGMOID=sigmoid, HAS_FACTOR=factor is not None, HAS_OFFSET=offset is not None, WANT_MEAN=mean,
-            WANT_PLAIN=plain, BLOCK=_block(z), num_warps=8,
-        )  # fmt: skip
-    return log_sum, average, straight
-
-
-def put_gradient(
-    z: Tensor,
-    label: Tensor,
-    log_sum: Tensor,
-    slope: Tensor,
-    true: Tensor,
-    *,
-    sigmoid: bool = False,
-    factor: Tensor | None = None,
-    offset: Tensor | None = None,
-    square: Tensor | None = None,
-    even: Tensor | None = None,
-) -> None:
-    """Put the gradient of the logits in their place, from one number a row, (n,), each:
-
-    at the label    true + 2 square z
-    elsewhere       slope factor exp(s_k - log_sum) + even + 2 square z, or slope sigmoid(z_k) + ... for `sigmoid`
-    """
+def put_exponentials(z: Tensor, label: Tensor, log_sum: Tensor, true: Tensor) -> None:
+    """Put exp(z - log_sum) in the place of z, and at the label (n,), -1 being none, the number of the row, (n,)."""
     if not z.shape[0]:
         return
-    numbers = (label, log_sum, slope, true, factor, square, even)
-    label, log_sum, slope, true, factor, square, even = (None if x is None else x.contiguous() for x in numbers)
     block = _block(z)
-    _gradient[(z.shape[0], triton.cdiv(z.shape[1], block))](
-        z, z.stride(0), label, factor, offset, log_sum, slope, square, even, true, z.shape[1],
-        LARGEST.get(z.dtype, 0.0),
-        SIGMOID=sigmoid, HAS_FACTOR=factor is not None, HAS_OFFSET=offset is not None, HAS_SQUARE=square is not None,
-        HAS_EVEN=even is not None, CLAMP=z.dtype in LARGEST, BLOCK=block, num_warps=8,
+    _exponentials[(z.shape[0], triton.cdiv(z.shape[1], block))](
+        z, z.stride(0), label, log_sum, true, z.shape[1], LARGEST.get(z.dtype, 0.0),
+        CLAMP=z.dtype in LARGEST, BLOCK=block, num_warps=8,
     )  # fmt: skip
 
 
@@ -225,6 +154,33 @@ def times(values: Tensor, factor: Tensor, out: Tensor) -> Tensor:
             CLAMP=out.dtype in LARGEST, BLOCK=4096, num_warps=8,
         )  # fmt: skip
     return out
+
+
+def unit(x: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    """scale x / ||x|| of the rows of contiguous x (n, d), in the dtype; zero rows stay zero."""
+    out = torch.empty_like(x, dtype=dtype)
+    if x.shape[0]:
+        shape = _rows_of_a_program(x)
+        _unit[(triton.cdiv(x.shape[0], shape["ROWS"]),)](x, out, x.shape[0], scale, x.shape[1], **shape)
+    return out
+
+
+def unit_gradient(x: Tensor, gradient: Tensor, scale: float) -> Tensor:
+    """The gradient of x from that of its `unit`, both contiguous; 0 at zero rows."""
+    out = torch.empty_like(x)
+    if x.shape[0]:
+        shape = _rows_of_a_program(x)
+        _unit_gradient[(triton.cdiv(x.shape[0], shape["ROWS"]),)](
+            x, gradient, out, x.shape[0], scale, LARGEST.get(x.dtype, 0.0), x.shape[1],
+            CLAMP=x.dtype in LARGEST, **shape,
+        )  # fmt: skip
+    return out
+
+
+def _rows_of_a_program(x: Tensor) -> dict[str, int]:
+    """How many rows a program takes, the power of two that holds one, and its warps."""
+    block = triton.next_power_of_2(x.shape[1])
+    return {"ROWS": max(1, 2048 // block), "BLOCK": block, "num_warps": max(4, block // 512)}
 
 
 def _block(z: Tensor) -> int:

@@ -59,7 +59,7 @@ def by_rows(
         _check_numbers(module, features, weight.shape[0])
         return fused(Margins(module, batch, size), features, weight, bias)
     more = _refuse_gradients(module, batch, "rows", set(module.hyperparameters()))
-    return fused(RowChunks(name, module, batch, size, more), features, weight, bias, *more)
+    return fused(RowChunks(module, batch, size, more), features, weight, bias, *more)
 
 
 def by_classes(

@@ -13,10 +13,9 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from lastlayer.linear_loss._compiled import CompilationError, kernels, losses_and_gradient, pays, tensors_of
+from lastlayer.linear_loss._compiled import CompilationError, losses_and_gradient, pays, tensors_of
 from lastlayer.linear_loss._function import Gradients, Layer
 from lastlayer.linear_loss._products import logits_of, wide
-from lastlayer.linear_loss._row_kernels import RowKernels
 from lastlayer.linear_loss._sums import RowGradients
 from lastlayer.linear_loss._target import Batch, chunks, rows_of
 from lastlayer.linear_loss.plan import eager_rows
@@ -39,8 +38,7 @@ class Once(Generic[T]):
 class RowChunks:
     """Any per-sample loss, by its own function on a chunk's logits."""
 
-    def __init__(self, name: str, loss: Loss, batch: Batch, rows: int, more: list[Tensor]) -> None:
-        self.name = name
+    def __init__(self, loss: Loss, batch: Batch, rows: int, more: list[Tensor]) -> None:
         self.loss, self.batch, self.size, self.more = loss, batch, rows, more
         self.from_features = isinstance(loss, LargeMarginLoss)
 
@@ -90,12 +88,9 @@ class RowChunks:
 
     def _fast(self, layer: Layer) -> Callable[[Tensor, int, int, Tensor | None], Tensor] | None:
         """What gives a chunk's losses and puts the gradient in the place of its logits, where there is such a thing."""
-        N, K = layer.features.shape[0], layer.weight.shape[0]
+        N = layer.features.shape[0]
         if N == 0 or self.from_features or self.more or not pays(layer.features):
             return None
-        found = kernels(layer.features)
-        if found is not None and RowKernels.take(self.name, self.loss, self.batch):
-            return RowKernels(found, self.name, self.loss, self.batch, K)
         function = losses_and_gradient(self.loss)
         if function is None:
             return None

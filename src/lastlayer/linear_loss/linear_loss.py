@@ -7,11 +7,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lastlayer._rows import unit
+from lastlayer.linear_loss._function import fused
+from lastlayer.linear_loss._label_rows import by_kernels
 from lastlayer.linear_loss._paths import by_classes, by_rows
 from lastlayer.linear_loss._products import in_full_precision, wide
 from lastlayer.linear_loss._shards import Shard, read_shard
 from lastlayer.linear_loss._target import read_batch
-from lastlayer.linear_loss.plan import NEVER, SHARDED, Plan, module_of, name_of, tile
+from lastlayer.linear_loss._units import has_kernels_for, unit_rows
+from lastlayer.linear_loss.plan import NEVER, SHARDED, SMALL, Plan, module_of, name_of, tile
 from lastlayer.linear_loss.plan import plan as choose
 from lastlayer.losses import LargeMarginLoss, Loss, Target
 from lastlayer.losses._ranks import Group
@@ -106,7 +109,6 @@ def linear_loss(
         shard = _read_group(group, name, plan, features, weight)
         features = shard.shared(features)
         scale = shard.shared(scale) if isinstance(scale, Tensor) else scale
-    features, weight, bias = _layer(features, weight, bias, normalized, scale)
     given: object = target
     if isinstance(given, list) and any(isinstance(part, Tensor) for part in given):  # what a DataLoader makes of a pair
         target = tuple(given)
@@ -116,6 +118,7 @@ def linear_loss(
             f"{type(module).__name__} was made for num_classes={module.num_classes}, there are {K} classes"
         )
     chosen = _plan_of(features, weight, target, module, shard) if plan is None else plan
+    features, weight, bias = _layer(features, weight, bias, normalized, scale, in_parts=chosen.path != "dense")
     if chosen.path == "dense":
         if isinstance(module, LargeMarginLoss):
             return module(features, weight, target)  # type: ignore[no-any-return]
@@ -125,6 +128,10 @@ def linear_loss(
             f"torch.func (grad, vmap, jvp) does not go through path={chosen.path!r} of linear_loss: plan 'dense' has it"
         )
     with in_full_precision(features):
+        if chosen.rows is not None:
+            algorithm = by_kernels(name, module, target, features, K, chosen.rows)
+            if algorithm is not None:
+                return fused(algorithm, features, weight, bias)
         batch = read_batch(module, target, N, K, features, wide(features.dtype))
         if chosen.path == "rows":
             assert chosen.rows is not None
@@ -148,6 +155,8 @@ def _plan_of(features: Tensor, weight: Tensor, target: Target, module: Loss, sha
     (N, d), held, device = features.shape, weight.shape[0], features.device.type
     if shard is not None:
         return Plan("classes", f"{held} of {shard.K} classes are here", classes=tile(N, held, device))
+    if N * held <= SMALL and (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()):
+        return Plan("dense", "few logits, and ordinary code to be transformed")
     probabilities = isinstance(target, Tensor) and target.is_floating_point() and target.dim() == 2
     return choose(N, d, held, module, probabilities=probabilities, device=device)
 
@@ -195,16 +204,19 @@ def _check_layer(
 
 
 def _layer(
-    features: Tensor, weight: Tensor, bias: Tensor | None, normalized: bool, scale: Tensor | float
+    features: Tensor, weight: Tensor, bias: Tensor | None, normalized: bool, scale: Tensor | float, in_parts: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The additive linear layer, in the dtype its products run in."""
-    if normalized:
-        scale = scale.squeeze() if isinstance(scale, Tensor) else scale  # of no axes, it leaves the dtype alone
-        features, weight = unit(features), scale * unit(weight)
-        bias = None if bias is None else -bias
     device = features.device.type
-    if torch.is_autocast_enabled(device):
-        lower = torch.get_autocast_dtype(device)
+    lower = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    if normalized:
+        bias = None if bias is None else -bias
+        if in_parts and not isinstance(scale, Tensor) and has_kernels_for(features, weight):
+            features, weight = unit_rows(features, 1.0, lower), unit_rows(weight, scale, lower)
+        else:
+            scale = scale.squeeze() if isinstance(scale, Tensor) else scale  # of no axes, it leaves the dtype alone
+            features, weight = unit(features), scale * unit(weight)
+    if lower is not None:
         features, weight = (t if t.dtype is torch.float64 else t.to(lower) for t in (features, weight))
     if features.dtype is not weight.dtype:
         raise TypeError(f"features are {features.dtype}, the weight is {weight.dtype}: convert one with .to(dtype)")

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from lastlayer.linear_loss._label_losses import FORMS
 from lastlayer.losses import Loss, create, entry
 
 Path = Literal["dense", "rows", "classes"]
@@ -19,6 +20,7 @@ TILE = 2**22  # logits of a tile of classes, which touches each row of the weigh
 FEWEST_CLASSES = 4096  # but needs some columns to be a product worth the name
 GPU_CHUNK = 2**28  # the same on a GPU, where a chunk is computed in place: 512 MiB in half precision, all that is held
 GPU_TILE = 2**25
+GPU_SMALL = 2**20  # and where a loss has kernels, they take fewer passes than the whole matrix from there on
 FEWEST_ROWS = 512  # below, adding to the whole weight gradient once a chunk costs more than computing logits twice
 
 NEVER = {"kd": "the teacher's logits", "fn-kd": "the teacher's logits and features"}
@@ -66,7 +68,9 @@ def plan(
                   tiles of 2^22 logits, or of 4096 classes where that is more, of 2^26 logits at most
 
     On a GPU a chunk is computed in place, so there are 2^28 logits in one: rows if those are of 512 samples or of all;
-    but of `large-margin`, whose chunks also read and write the whole weight, as above. A tile has 2^25.
+    but of `large-margin`, whose chunks also read and write the whole weight, as above. A tile has 2^25. Dense goes up
+    to 2^20 logits only where a loss of labels has kernels of its own: all but mse, nce, large-margin and the batch
+    losses.
 
     A loss that has no form by class tiles takes rows whatever their number; `why` says so.
 
@@ -96,7 +100,8 @@ def plan(
     if name in NEVER:
         raise ValueError(f"linear_loss has no place for {NEVER[name]}: call {name!r} on the logits instead")
     in_place = torch.device(device).type == "cuda" and name != "large-margin"  # whose angles need more than the logits
-    if N * K <= SMALL:
+    by_kernels = in_place and name in FORMS and not probabilities
+    if N * K <= SMALL and (not by_kernels or N * K <= GPU_SMALL):
         return Plan("dense", f"{N * K} logits are few")
     rows = max(1, GPU_CHUNK // K if in_place else min(CHUNK // K, max(ENOUGH_ROWS, SMALL // K)))
     classes = tile(N, K, device)

@@ -143,7 +143,7 @@ def read_class_vector(values: Tensor | Sequence[float], name: str, logits: Tenso
         raise TypeError(f"{name} must be real numbers, got {values.dtype}")
     if values.shape != logits.shape[1:2]:
         raise ValueError(f"{name} must have shape ({logits.shape[1]},), one number a class, got {tuple(values.shape)}")
-    _check_same_device(values, name, logits)
+    check_same_device(values, name, logits)
     return values.to(logits.dtype)
 
 
@@ -162,7 +162,7 @@ def is_probabilities(target: Tensor, logits: Tensor, name: str) -> bool:
             f"point, got {target.dtype}: convert with target.float(), or give class indices of shape "
             f"{(target.shape[0], *target.shape[2:])}"
         )
-    _check_same_device(target, "target", logits)
+    check_same_device(target, "target", logits)
     return True
 
 
@@ -203,7 +203,7 @@ def _read_labels(labels: Tensor, logits: Tensor, ignore_index: int | None, name:
             f"class indices must be integers, got {labels.dtype}: convert with target.long(), or give class "
             f"probabilities of shape {tuple(logits.shape)}"
         )
-    _check_same_device(labels, "target", logits)
+    check_same_device(labels, "target", logits)
     labels = labels.long()
     valid = torch.ones_like(labels, dtype=torch.bool) if ignore_index is None else labels != ignore_index
     index = torch.where(valid, labels, 0)
@@ -221,7 +221,7 @@ def _read_pair(pair: MixedPair, logits: Tensor, ignore_index: int | None, name: 
         if lam.dim() > 0 and tuple(lam.shape) != (logits.shape[0],):
             raise ValueError(f"lam must be a number or of shape ({logits.shape[0]},), got {tuple(lam.shape)}")
         if lam.dim() > 0:
-            _check_same_device(lam, "lam", logits)
+            check_same_device(lam, "lam", logits)
         lam = lam.to(logits.dtype).reshape(-1, *[1] * (logits.dim() - 2)) if lam.dim() else lam.to(logits.dtype)
     else:
         check_range("lam", lam, 0.0, 1.0)
@@ -232,7 +232,7 @@ def _read_pair(pair: MixedPair, logits: Tensor, ignore_index: int | None, name: 
 
 def check_label_range(name: str, labels: Tensor, num_classes: int, ignore_index: int | None = None) -> None:
     """Raise for a label that is no class: on the CPU always, elsewhere inside `check_labels`."""
-    if labels.numel() == 0 or not _may_read(labels):
+    if labels.numel() == 0 or not may_read(labels):
         return
     try:
         low, high = (int(v) for v in torch.aminmax(labels))
@@ -248,7 +248,7 @@ def check_label_range(name: str, labels: Tensor, num_classes: int, ignore_index:
 
 def is_violated(condition: Callable[[Tensor], Tensor], values: Tensor) -> bool:
     """Whether values break a condition, where they may be read: on the CPU always, elsewhere inside `check_labels`."""
-    if not _may_read(values):
+    if not may_read(values):
         return False
     try:
         return not bool(condition(values))
@@ -256,10 +256,12 @@ def is_violated(condition: Callable[[Tensor], Tensor], values: Tensor) -> bool:
         return False
 
 
-def _may_read(values: Tensor) -> bool:
+def may_read(values: Tensor) -> bool:
+    """Whether to look at values: on the CPU; elsewhere the host would wait for the device, so inside `check_labels`."""
     return not torch.compiler.is_compiling() and (values.device.type == "cpu" or _always_check_labels)
 
 
-def _check_same_device(tensor: Tensor, name: str, logits: Tensor) -> None:
+def check_same_device(tensor: Tensor, name: str, logits: Tensor) -> None:
+    """Raise unless the tensor is where the logits are."""
     if tensor.device != logits.device:
         raise ValueError(f"{name} is on {tensor.device}, the logits on {logits.device}: move one with .to(device)")

@@ -1,0 +1,292 @@
+"""Triton kernels of the losses of one label a sample: a few numbers of each row of logits, then the gradient in place.
+
+A loss of the softmax family sees the false logits through their log-sum alone, binary cross-entropy through a sum of
+softplus, the hinge through the largest: from that number, the true logit and, where a loss wants it, the norm or the
+plain sum, each row's loss and its slopes follow in closed form. The second kernel reads the logits once more and writes
+the gradient over them.
+
+Imported where it is used, and only where Triton is there. `TRITON_INTERPRET=1` runs them on a CPU, for tests.
+"""
+
+# mypy: ignore-errors
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lastlayer.linear_loss._label_losses import Kind, RowLoss
+
+BLOCK = 4096
+LARGEST = {torch.float16: 65504.0}
+
+SOFTMAX = tl.constexpr(int(Kind.SOFTMAX))
+NORM = tl.constexpr(int(Kind.NORM))
+BINARY = tl.constexpr(int(Kind.BINARY))
+FOCAL = tl.constexpr(int(Kind.FOCAL))
+SELF_NORM = tl.constexpr(int(Kind.SELF_NORM))
+ARC = tl.constexpr(int(Kind.ARC))
+HINGE = tl.constexpr(int(Kind.HINGE))
+
+# What is kept of a row, one line each.
+VALUE = tl.constexpr(0)
+MASS = tl.constexpr(1)  # what the sample counts in a mean
+SUM = tl.constexpr(2)  # of the false classes: log-sum, sum of softplus, or largest
+FACTOR = tl.constexpr(3)  # on the logits in the softmax
+SLOPE = tl.constexpr(4)  # dL / dsum
+TRUE = tl.constexpr(5)  # dL / dz of the label
+SQUARE = tl.constexpr(6)  # dL / d||z||^2
+EVEN = tl.constexpr(7)  # dL / dz of every other class beyond that
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def _softplus(x):
+    """log(1 + e^x) to float32's digits: log1p by the series of its inverse hyperbolic tangent, at most 1/3."""
+    e = tl.exp2(-LOG2E * tl.abs(x))
+    s = e / (2.0 + e)
+    s2 = s * s
+    tail = 1 / 9 + s2 * (1 / 11 + s2 * (1 / 13 + s2 * (1 / 15)))
+    return tl.maximum(x, 0.0) + 2.0 * s * (1.0 + s2 * (1 / 3 + s2 * (1 / 5 + s2 * (1 / 7 + s2 * tail))))
+
+
+@triton.jit
+def _logistic(x):
+    """1 / (1 + e^-x), which keeps its digits at both ends."""
+    e = tl.exp2(-LOG2E * tl.abs(x))
+    return tl.where(x >= 0, 1.0, e) / (1.0 + e)
+
+
+@triton.jit(do_not_specialize=["N", "ignored"])
+def _numbers(
+    z, stride, label, class_weight, offset, numbers, N, K: tl.constexpr, ignored, factor, a, b, c,
+    KIND: tl.constexpr, WEIGHTED: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    z += row * stride
+    y = tl.load(label + row)
+    counts = y != ignored
+    y = tl.where(counts, y, 0)
+    tl.device_assert((y >= 0) & (y < K), "a label is no class")
+    t = tl.load(z + y).to(tl.float32)
+
+    square = 0.0
+    if KIND == NORM:
+        squares = tl.zeros([BLOCK], dtype=tl.float32)
+        for start in range(0, K, BLOCK):
+            columns = start + tl.arange(0, BLOCK)
+            x = tl.load(z + columns, mask=columns < K, other=0.0).to(tl.float32)
+            squares += x * x
+        square = tl.sum(squares, 0)
+        safe = tl.where(square > 0, square, 1.0)
+        factor = tl.where(square > 0, factor * tl.exp2(-0.5 * a * tl.log2(safe)), 0.0)
+
+    largest = -float("inf")
+    total = 0.0
+    weighted = 0.0
+    plain = 0.0
+    for start in range(0, K, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        false = (columns < K) & (columns != y)
+        x = tl.load(z + columns, mask=columns < K, other=0.0).to(tl.float32)
+        if KIND == BINARY:
+            total += tl.sum(tl.where(false, _softplus(x), 0.0), 0)
+        elif KIND == HINGE:
+            here = tl.max(tl.where(false, x, -float("inf")), 0)
+            plain += tl.sum(tl.where(false & (x != x), 1.0, 0.0), 0)  # a maximum passes over NaN
+            ties = tl.sum(tl.where(false & (x == here), 1.0, 0.0), 0)
+            total = tl.where(here > largest, ties, tl.where(here == largest, total + ties, total))
+            largest = tl.maximum(largest, here)
+        else:
+            s = x * factor * LOG2E  # in powers of two
+            if HAS_OFFSET:
+                s += tl.load(offset + columns, mask=columns < K, other=0.0) * LOG2E
+            s = tl.where(false, s, -float("inf"))
+            higher = tl.maximum(largest, tl.max(s, 0))
+            base = tl.where(higher == -float("inf"), 0.0, higher)
+            shrink = tl.exp2(largest - base)
+            terms = tl.exp2(s - base)
+            total = total * shrink + tl.sum(terms, 0)
+            if KIND == NORM:
+                weighted = weighted * shrink + tl.sum(tl.where(false, terms * x, 0.0), 0)
+            largest = higher
+        if SMOOTH:
+            plain += tl.sum(tl.where(false, x, 0.0), 0)
+
+    others = total
+    even = 0.0
+    d_square = 0.0
+    if KIND == BINARY:
+        value = total + _softplus(-t)
+        slope = 1.0
+        d_true = -_logistic(-t)
+    elif KIND == HINGE:
+        others = largest
+        lack = a - t + tl.where(plain > 0, float("nan"), largest)  # one class has no others: -inf
+        value = tl.where(lack < 0, 0.0, lack)
+        slope = tl.where(lack >= 0, 1.0, 0.0) / tl.maximum(total, 1.0)
+        d_true = tl.where(lack >= 0, -1.0, 0.0)
+    else:
+        alone = total == 0.0
+        safe_total = tl.where(alone, 1.0, total)
+        others = tl.where(alone, -3.0e38, (tl.log2(safe_total) + tl.where(alone, 0.0, largest)) * LN2)
+        score = factor * t
+        d_score = factor
+        if KIND == SOFTMAX:
+            if HAS_OFFSET:
+                score += tl.load(offset + y)
+            score -= a
+        if KIND == ARC:
+            inside = tl.abs(t) < 1
+            cosine = tl.where(inside, t, tl.where(t > 0, 1.0, -1.0))
+            sine = tl.sqrt(tl.where(inside, (1.0 - cosine) * (1.0 + cosine), 0.0))
+            falls = tl.where(inside, cosine / tl.where(inside, sine, 1.0), 0.0)
+            near = cosine >= -a
+            score = factor * tl.where(near, cosine * a - sine * b, cosine - c * b)
+            d_score = factor * tl.where(near, a + falls * b, 1.0)
+        lead = others - score
+        surprise = _softplus(lead)
+        missing = _logistic(lead)  # 1 - p of the label
+        value = surprise
+        slope = missing
+        d_true = -missing * d_score
+        if SMOOTH:
+            value += b * (score - factor * (plain + t) / K)
+            d_true += b * factor * (1.0 - 1.0 / K)
+            even = -b * factor / K
+        if KIND == NORM:
+            d_factor = missing * (weighted / safe_total - t)
+            d_square = tl.where(square > 0, -0.5 * a * d_factor * factor / tl.where(square > 0, square, 1.0), 0.0)
+        if KIND == FOCAL:
+            focus = tl.exp2(-a * LOG2E * _softplus(-lead))
+            value = tl.where(missing > 0, focus * surprise, 0.0)
+            slope = tl.where(missing > 0, focus * (missing + a * _logistic(-lead) * surprise), 0.0)
+            d_true = -slope
+        if KIND == SELF_NORM:
+            log_sum = score + surprise
+            value += a * log_sum * log_sum
+            slope += 2.0 * a * log_sum * missing
+            d_true += 2.0 * a * log_sum * _logistic(-lead)
+
+    mass = 1.0
+    if WEIGHTED:
+        mass = tl.load(class_weight + y)
+    numbers += row
+    tl.store(numbers + VALUE * N, tl.where(counts, mass * value, 0.0))
+    tl.store(numbers + MASS * N, tl.where(counts, mass, 0.0))
+    tl.store(numbers + SUM * N, others)
+    tl.store(numbers + FACTOR * N, factor)
+    tl.store(numbers + SLOPE * N, mass * slope)
+    tl.store(numbers + TRUE * N, mass * d_true)
+    tl.store(numbers + SQUARE * N, mass * d_square)
+    tl.store(numbers + EVEN * N, mass * even)
+
+
+@triton.jit(do_not_specialize=["N", "ignored"])
+def _gradient(
+    z, stride, label, offset, numbers, upstream, share, N, K: tl.constexpr, ignored, limit,
+    KIND: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr, PER_ROW: tl.constexpr, SHARED: tl.constexpr,
+    CLAMP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < K
+    z += row * stride + columns
+    numbers += row
+    y = tl.load(label + row)
+    times = 1.0
+    if PER_ROW:
+        times = tl.load(upstream + row)
+    elif SHARED:
+        times = tl.load(upstream) * tl.load(share)
+    others = tl.load(numbers + SUM * N)
+    slope = tl.load(numbers + SLOPE * N) * times
+    x = tl.load(z, mask=inside, other=0.0).to(tl.float32)
+    if KIND == BINARY:
+        dz = slope * _logistic(x)
+    elif KIND == HINGE:
+        dz = tl.where(x == others, slope, 0.0)
+    else:
+        factor = tl.load(numbers + FACTOR * N)
+        s = factor * x
+        if HAS_OFFSET:
+            s += tl.load(offset + columns, mask=inside, other=0.0)
+        dz = slope * factor * tl.exp2((s - others) * LOG2E)
+        if SMOOTH:
+            dz += tl.load(numbers + EVEN * N) * times
+    dz = tl.where(columns == y, tl.load(numbers + TRUE * N) * times, dz)
+    if KIND == NORM:
+        dz += 2.0 * tl.load(numbers + SQUARE * N) * times * x
+    dz = tl.where(y == ignored, 0.0, dz)
+    if CLAMP:
+        dz = tl.minimum(tl.maximum(dz, -limit), limit)
+    tl.store(z, dz.to(z.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["N", "ignored"])
+def _reduce(numbers, label, out, N, ignored, MEAN: tl.constexpr, BLOCK: tl.constexpr):
+    values = tl.zeros([BLOCK], dtype=tl.float32)
+    masses = tl.zeros([BLOCK], dtype=tl.float32)
+    counted = tl.zeros([BLOCK], dtype=tl.int32)
+    start = 0
+    while start < N:  # the interpreter has no range over a number that is an argument
+        rows = start + tl.arange(0, BLOCK)
+        values += tl.load(numbers + VALUE * N + rows, mask=rows < N, other=0.0)
+        if MEAN:
+            masses += tl.load(numbers + MASS * N + rows, mask=rows < N, other=0.0)
+            counted += (tl.load(label + rows, mask=rows < N, other=ignored) != ignored).to(tl.int32)
+        start += BLOCK
+    value = tl.sum(values, 0)
+    share = 1.0
+    if MEAN:
+        mass = tl.sum(masses, 0)
+        value = value / mass
+        share = tl.where(tl.sum(counted, 0) > 0, 1.0 / mass, 0.0)  # no sample counts: no gradient
+    tl.store(out, value)
+    tl.store(out + 1, share)
+
+
+def put_numbers(z: Tensor, label: Tensor, loss: RowLoss, into: Tensor) -> None:
+    """Of each row of logits (n, K), the numbers above, into (8, n)."""
+    block = _block(z)
+    _numbers[(z.shape[0],)](
+        z, z.stride(0), label, loss.class_weight, loss.offset, into, into.stride(0), z.shape[1], loss.ignored,
+        *loss.numbers, KIND=int(loss.kind), WEIGHTED=loss.class_weight is not None, HAS_OFFSET=loss.offset is not None,
+        SMOOTH=loss.smooth, BLOCK=block, num_warps=4 if block <= 1024 else 8,
+        debug=True, sanitize_overflow=False,  # for the assertion, and that one alone
+    )  # fmt: skip
+
+
+def put_gradient(
+    z: Tensor,
+    label: Tensor,
+    loss: RowLoss,
+    numbers: Tensor,
+    upstream: Tensor | None = None,
+    share: Tensor | None = None,
+) -> None:
+    """Put the gradient of the logits (n, K) in their place, from the numbers (8, n) of each row.
+
+    Times one number a row, `upstream` (n,), or times the numbers `upstream` and `share`, or times nothing.
+    """
+    block = _block(z)
+    _gradient[(z.shape[0], triton.cdiv(z.shape[1], block))](
+        z, z.stride(0), label, loss.offset, numbers, upstream, share, numbers.stride(0), z.shape[1], loss.ignored,
+        LARGEST.get(z.dtype, 0.0), KIND=int(loss.kind), HAS_OFFSET=loss.offset is not None, SMOOTH=loss.smooth,
+        PER_ROW=upstream is not None and share is None, SHARED=share is not None, CLAMP=z.dtype in LARGEST,
+        BLOCK=block, num_warps=4 if block <= 1024 else 8,
+    )  # fmt: skip
+
+
+def reduced(numbers: Tensor, label: Tensor, loss: RowLoss, mean: bool) -> Tensor:
+    """The sum or the mean of the values, and what the gradient is multiplied by for it, (2,)."""
+    out = numbers.new_empty(2)
+    _reduce[(1,)](numbers, label, out, numbers.shape[1], loss.ignored, MEAN=mean, BLOCK=1024, num_warps=4)
+    return out
+
+
+def _block(z: Tensor) -> int:
+    return min(BLOCK, triton.next_power_of_2(z.shape[1]))

@@ -1,0 +1,103 @@
+"""Losses of one label a sample as a kind and a few numbers: what the kernels of `_label_kernels` compute them from."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lastlayer.losses import Loss
+from lastlayer.losses._target import read_class_vector
+from lastlayer.losses.soft_logit_norm import default_tau
+
+
+class Kind(IntEnum):
+    """A form of loss. Its numbers are a factor on the logits, and a, b, c."""
+
+    SOFTMAX = 0  # cross-entropy, the true score less a; smoothed by b
+    NORM = 1  # cross-entropy of logits that are divided by their norm to the power a
+    BINARY = 2
+    FOCAL = 3  # exponent a
+    SELF_NORM = 4  # strength a
+    ARC = 5  # cross-entropy, the true angle enlarged by one of cosine a, sine b and radians c
+    HINGE = 6  # margin a
+
+
+Numbers = tuple[float, float, float, float]
+LINES = 8  # numbers kept of a row
+
+
+@dataclass(frozen=True)
+class RowLoss:
+    """A loss, as the kernels take it."""
+
+    kind: Kind
+    numbers: Numbers
+    ignored: int
+    class_weight: Tensor | None = None  # (K,) in float32
+    offset: Tensor | None = None  # (K,) in float32
+    smooth: bool = False
+
+
+FORMS: dict[str, tuple[Kind, Callable[[dict[str, Any], int], tuple[float, ...]]]] = {
+    "ce": (Kind.SOFTMAX, lambda o, K: (1 / o["temperature"], 0.0, o["label_smoothing"])),
+    "ls": (Kind.SOFTMAX, lambda o, K: (1 / o["temperature"], 0.0, o["label_smoothing"])),
+    "logit-adjusted": (Kind.SOFTMAX, lambda o, K: (1.0,)),
+    "soft-margin": (Kind.SOFTMAX, lambda o, K: (1.0, o["margin"])),
+    "sln": (Kind.NORM, lambda o, K: (1 / _tau(o["tau"], K, o["gamma"]), o["gamma"])),
+    "ln": (Kind.NORM, lambda o, K: (1 / _tau(o["tau"], K, 1.0), 1.0)),
+    "bce": (Kind.BINARY, lambda o, K: (1.0,)),
+    "focal": (Kind.FOCAL, lambda o, K: (1.0, o["gamma"])),
+    "self-norm": (Kind.SELF_NORM, lambda o, K: (1.0, o["alpha"])),
+    "arc-margin": (Kind.ARC, lambda o, K: (o["scale"], math.cos(o["margin"]), math.sin(o["margin"]), o["margin"])),
+    "max-margin": (Kind.HINGE, lambda o, K: (1.0, o["margin"])),
+}
+VECTORS = {"weight", "counts"}  # the hyperparameters that may be tensors; any other that is one has no place here
+
+
+def row_loss(name: str, loss: Loss, K: int, device: torch.device) -> RowLoss | None:
+    """The loss for the kernels; None if it has no such form."""
+    if name not in FORMS or type(loss).forward is not Loss.forward:
+        return None
+    options: dict[str, Any] = loss.hyperparameters()
+    tensors = {option: value for option, value in options.items() if isinstance(value, Tensor)}
+    if not tensors.keys() <= VECTORS or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())):
+        return None
+    smoothing = options.get("label_smoothing", 0.0)
+    if smoothing and (name not in ("ce", "ls") or options["weight"] is not None):
+        return None
+    plain = tuple((option, value) for option, value in options.items() if option not in VECTORS)
+    kind, numbers = _read_numbers(name, type(loss).function, K, plain)
+    weight = offset = None
+    if options["weight"] is not None:
+        weight = _of_classes(options["weight"], "weight", K, device)
+    if name == "logit-adjusted":
+        counts = _of_classes(options["counts"], "counts", K, device)
+        offset = options["tau"] * torch.log_softmax(counts.log(), 0)
+    return RowLoss(kind, numbers, int(options["ignore_index"]), weight, offset, smoothing > 0)
+
+
+def _of_classes(values: Tensor, name: str, K: int, device: torch.device) -> Tensor:
+    return read_class_vector(values, name, torch.empty(0, K, device=device)).contiguous()
+
+
+def _tau(tau: float | None, K: int, gamma: float) -> float:
+    return default_tau(K, gamma) if tau is None else tau
+
+
+@functools.lru_cache(maxsize=256)
+def _read_numbers(
+    name: str, function: Callable[..., Tensor], K: int, plain: tuple[tuple[str, Any], ...]
+) -> tuple[Kind, Numbers]:
+    """Kind and numbers of a loss with such hyperparameters, which its own function checks, on no samples, once."""
+    counts = {"counts": torch.ones(K)} if name == "logit-adjusted" else {}
+    function(torch.empty(0, K), torch.empty(0, dtype=torch.long), **dict(plain), **counts)
+    kind, form = FORMS[name]
+    factor, a, b, c = (*form(dict(plain), K), 0.0, 0.0, 0.0)[:4]
+    return kind, (float(factor), float(a), float(b), float(c))

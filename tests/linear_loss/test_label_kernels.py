@@ -1,0 +1,268 @@
+"""The kernels of the losses of one label a sample, where digits are easily lost and arguments are wrong.
+
+By Triton's interpreter where there is no GPU. Equality with the dense form in general: test_kernels.py.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+pytest.importorskip("triton")
+
+from lastlayer import losses
+from lastlayer.linear_loss import Plan, _compiled, _kernels, _label_kernels, _label_losses, _units, linear_loss
+from tests.linear_loss.cases import dense, gradients, layer, make, target
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+N, D, K = 6, 5, 37
+PLANS = [Plan("rows", "chunks", rows=4), Plan("rows", "one chunk", rows=100)]
+NAMES = list(_label_losses.FORMS)
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")  # numpy's, of 0 / 0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def on_any_device() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_kernels, "BLOCK", 16)
+        patch.setattr(_label_kernels, "BLOCK", 16)
+        patch.setattr(_compiled, "pays", lambda tensor: True)
+        yield
+
+
+def of_logits(name: str, z: torch.Tensor, y: torch.Tensor, plan: Plan, **options: Any) -> tuple[Any, Any, Any, Any]:
+    """Value and gradient by the kernels on the logits given, and those of the loss itself in float64."""
+    z = z.float().to(DEVICE)
+    eye = torch.eye(z.shape[1], device=DEVICE)
+    module = make(name, z.shape[1], **options).to(DEVICE)
+    mine, exact = z.clone().requires_grad_(), z.double().requires_grad_()
+    value = linear_loss(mine, eye, y.to(DEVICE), module, plan=plan)
+    expected = module.double()(exact, y.to(DEVICE))
+    upstream = torch.linspace(0.5, 1.5, value.numel(), device=DEVICE).reshape(value.shape)
+    (found,) = torch.autograd.grad(value, mine, upstream)
+    (wanted,) = torch.autograd.grad(expected, exact, upstream.double())
+    return value.double(), expected, found.double(), wanted
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10**6), size=st.sampled_from([1e-3, 1.0, 8.0]), k=st.sampled_from([1, 2, 3, 16, 37]))
+def test_digits_at_any_size(name: str, seed: int, size: float, k: int) -> None:
+    """Relative to the largest: of the loss itself where it is tiny, and of a gradient whose entries are."""
+    generator = torch.Generator().manual_seed(seed)
+    z = size * torch.randn(N, k, generator=generator)
+    y = torch.randint(k, (N,), generator=generator)
+    if name == "arc-margin":
+        z = z.clamp(-1, 1) * 0.999
+    z[0, y[0]] += 0.0 if name == "arc-margin" else 30.0  # sure of its label
+    value, expected, found, wanted = of_logits(name, z, y, PLANS[1], reduction="none")
+    torch.testing.assert_close(value, expected, rtol=2e-5, atol=1e-7)
+    torch.testing.assert_close(found, wanted, rtol=2e-4, atol=1e-6 * max(1.0, float(wanted.abs().max())))
+
+
+@pytest.mark.parametrize("name", ["ce", "focal", "bce"])
+def test_a_small_loss_keeps_its_digits(name: str) -> None:
+    """At odds of e^-20 one minus a probability in float32 has none left."""
+    z = torch.full((2, 5), -10.0)
+    z[:, 1] = 10.0
+    value, expected, found, wanted = of_logits(name, z, torch.tensor([1, 1]), PLANS[1], reduction="none")
+    torch.testing.assert_close(value, expected, rtol=1e-5, atol=0.0)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=0.0)
+
+
+def test_many_small_terms_of_binary_cross_entropy_add_up() -> None:
+    """log(1 + e^-14) by way of 1 + e^-14 would be 5 % off in float32, in every term."""
+    z = torch.full((1, 3000), -14.0)
+    value, expected, _, _ = of_logits("bce", z, torch.tensor([0]), PLANS[1], reduction="none")
+    torch.testing.assert_close(value - 14.0, expected - 14.0, rtol=1e-4, atol=0.0)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.why)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_ignored_samples_count_for_nothing_whatever_their_logits(reduction: str, plan: Plan) -> None:
+    for name in ("ce", "sln", "bce", "max-margin"):
+        z = torch.randn(N, 5, generator=torch.Generator().manual_seed(0))
+        z[1] = torch.tensor([1e30, -1e30, 0.0, float("inf"), 3.0])
+        y = torch.tensor([0, -100, 2, 3, -100, 1])
+        weight = torch.linspace(0.5, 2.0, 5)
+        value, _, found, _ = of_logits(name, z, y, plan, reduction=reduction, weight=weight)
+        assert value.isfinite().all()
+        assert (found[[1, 4]] == 0).all()
+        kept = y != -100
+        _, expected, _, wanted = of_logits(name, z[kept], y[kept], plan, reduction=reduction, weight=weight)
+        if reduction == "none":
+            torch.testing.assert_close(value[kept.to(DEVICE)], expected, rtol=1e-5, atol=1e-6)
+        else:
+            torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(found[kept.to(DEVICE)], wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.why)
+def test_where_every_sample_is_ignored_the_mean_is_nan_and_the_gradient_zero(plan: Plan) -> None:
+    parts = [p.detach().float().to(DEVICE).requires_grad_() for p in layer(N, D, K)]
+    value = linear_loss(*parts[:2], torch.full((N,), -100, device=DEVICE), "sln", parts[2], plan=plan)
+    assert value.isnan()
+    for found in torch.autograd.grad(value, parts):
+        assert (found == 0).all()
+
+
+def test_the_largest_false_logits_share_the_gradient_of_the_hinge() -> None:
+    z = torch.tensor([[1.0, 2.0, 2.0, 0.0], [9.0, 1.0, 1.0, 1.0], [0.0, float("nan"), 1.0, 1.0], [1.0, 2.0, 0.0, 2.0]])
+    y = torch.tensor([0, 0, 0, 1])
+    value, expected, found, wanted = of_logits("max-margin", z, y, PLANS[1], reduction="none")
+    torch.testing.assert_close(value, expected, equal_nan=True)
+    sure = [0, 1, 3]
+    torch.testing.assert_close(found[sure], wanted[sure])
+    assert found[0].tolist() == [-0.5, 0.25, 0.25, 0.0]
+
+
+def test_cosines_past_one_and_large_angles() -> None:
+    z = torch.tensor([[1.0, 0.2], [1.004, -0.3], [-1.0, 0.1], [-0.95, 0.5], [0.3, 1.01]])
+    value, expected, found, wanted = of_logits("arc-margin", z, torch.tensor([0, 0, 0, 0, 1]), PLANS[1])
+    torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_upstream_numbers_that_are_one_number_in_memory() -> None:
+    parts, labels = [p.detach().float().to(DEVICE).requires_grad_() for p in layer(N, D, K)], target("index", N, K)
+    module = losses.SoftLogitNormLoss(K, reduction="none")
+    for plan in PLANS:
+        value = linear_loss(*parts[:2], labels.to(DEVICE), module, plan=plan)
+        found = torch.autograd.grad(value.sum(), parts[:2])  # its gradient is expanded from one entry
+        wanted = torch.autograd.grad(dense(module, [*parts[:2], None], labels.to(DEVICE)).sum(), parts[:2])
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (losses.SoftLogitNormLoss(K, gamma=1.5), "gamma must lie in"),
+        (losses.CrossEntropyLoss(K, temperature=-1.0), "temperature must lie in"),
+        (losses.CrossEntropyLoss(K, weight=torch.ones(K + 1)), "weight must have shape"),
+        (losses.CrossEntropyLoss(K, reduction="avg"), "reduction must be"),
+        (losses.CrossEntropyLoss(K, weight=torch.nn.Parameter(torch.ones(K))), "weight of the loss wants a gradient"),
+    ],
+)
+def test_what_is_wrong_is_said_as_elsewhere(module: losses.Loss, message: str) -> None:
+    h, w = torch.randn(N, D, device=DEVICE), torch.randn(K, D, device=DEVICE, requires_grad=True)
+    with pytest.raises(ValueError, match=message):
+        linear_loss(h, w, torch.zeros(N, dtype=torch.long, device=DEVICE), module.to(DEVICE), plan=PLANS[1])
+
+
+@pytest.mark.parametrize("label", [K, -1])
+def test_a_label_that_is_no_class(label: int) -> None:
+    labels = torch.full((N,), label, device=DEVICE)
+    with losses.check_labels(), pytest.raises(ValueError, match=f"target has the label {label}, but there are {K}"):
+        linear_loss(torch.randn(N, D, device=DEVICE), torch.randn(K, D, device=DEVICE), labels, "ce", plan=PLANS[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_unit_rows(dtype: torch.dtype) -> None:
+    """Against float64, with a zero row and rows whose squares overflow or vanish in float32."""
+    x = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
+    x[2] = 0
+    if dtype is not torch.float16:
+        x[3] *= 1e30
+        x[4] *= 1e-30
+    x = x.to(dtype).to(DEVICE)
+    g = torch.randn(7, 5, generator=torch.Generator().manual_seed(1)).to(dtype).to(DEVICE)
+    exact = x.double().requires_grad_()
+    norm = torch.where(exact == 0, 1.0, exact).norm(dim=1, keepdim=True)
+    wanted = 3.0 * exact / norm
+    (d_wanted,) = torch.autograd.grad(wanted, exact, g.double())
+    mine = x.clone().requires_grad_()
+    found = _units.unit_rows(mine, 3.0, dtype)
+    (d_found,) = torch.autograd.grad(found, mine, g)
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(found.double(), wanted.detach(), rtol=2 * eps, atol=1e-7)
+    assert (d_found[2] == 0).all()
+    rest = [0, 1, 3, 4, 5, 6]
+    scale = (3.0 / norm.detach())[rest]
+    torch.testing.assert_close((d_found.double()[rest] / scale), d_wanted[rest] / scale, rtol=2 * eps, atol=4 * eps)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.why)
+def test_a_normalized_layer_by_kernels(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_units, "LONGEST", D)
+    exact = layer(N, D, K)
+    labels = target("index", N, K)
+    normal = [p / p.norm(dim=1, keepdim=True) for p in exact[:2]]
+    expected = losses.cross_entropy(8.0 * normal[0] @ normal[1].T - exact[2], labels)
+    wanted = gradients(expected, exact)
+    mine = [p.detach().float().to(DEVICE).requires_grad_() for p in exact]
+    value = linear_loss(*mine[:2], labels.to(DEVICE), "ce", mine[2], normalized=True, scale=8.0, plan=plan)
+    torch.testing.assert_close(value.double().cpu(), expected, rtol=1e-5, atol=1e-6)
+    found = torch.autograd.grad(value, mine, torch.tensor(1.7, device=DEVICE))
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a.double().cpu(), b, rtol=1e-4, atol=1e-6)
+
+
+COMPILE = """
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+class Hopper:
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+    def get_current_device(self):
+        return 0
+    def get_current_stream(self, device=0):
+        return 0
+
+class Compiled:
+    done = 0
+    def __init__(self, kernel):
+        self.kernel = kernel
+    def __getitem__(self, grid):
+        def compile(*arguments, **named):
+            self.kernel.warmup(*arguments, grid=grid, **named)
+            Compiled.done += 1
+        return compile
+
+driver.set_active(Hopper())
+from lastlayer.linear_loss import _kernels, _label_kernels
+from lastlayer.linear_loss._label_losses import Kind, RowLoss
+
+for module in (_kernels, _label_kernels):
+    for name, kernel in list(vars(module).items()):
+        if type(kernel).__name__ == "JITFunction" and name not in ("_softplus", "_logistic", "_rows_of"):
+            setattr(module, name, Compiled(kernel))
+
+def empty(*shape, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+z, y, rows = empty(64, 1000, dtype=torch.bfloat16), empty(64, dtype=torch.long), empty(8, 64)
+for kind in Kind:
+    loss = RowLoss(kind, (1.0, 0.5, 0.1, 0.2), -100, empty(1000), None, False)
+    if kind is Kind.SOFTMAX:
+        loss = RowLoss(kind, (1.0, 0.5, 0.1, 0.2), -100, None, empty(1000), True)
+    _label_kernels.put_numbers(z, y, loss, rows)
+    _label_kernels.put_gradient(z, y, loss, rows, empty(64))
+_label_kernels.put_gradient(z.half(), y, loss, rows, empty(1), empty(1))
+_label_kernels.reduced(rows, y, loss, True)
+_kernels.log_sums(z, y)
+_kernels.put_exponentials(z, y, empty(1), empty(64))
+_kernels.best(z, y)
+_kernels.times(z, empty(1), z)
+_kernels.unit_gradient(z, _kernels.unit(z, 2.0, z.dtype), 2.0)
+print(Compiled.done)
+"""
+
+
+def test_compiles_without_a_gpu(tmp_path: Path) -> None:
+    """Each kernel, for Hopper: the interpreter takes Python that the compiler does not."""
+    found = os.pathsep.join(sys.path)
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": found}
+    result = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
+    assert result.stdout.strip() == "22", result.stdout + result.stderr
