@@ -1,7 +1,7 @@
 """linear_loss against the loss on the whole logits: time and peak memory of forward and backward, as ratios.
 
     python benchmarks/linear_loss.py [--quick] [--only sln,bce] [--device cpu] [--dtype bfloat16] [--path rows]
-                                     [--compiled all] [--csv FILE]
+                                     [--compiled all] [--graphs] [--csv FILE]
 
 Ours and its peers are timed in turn, in the same run, on the same inputs; a time is the median over many turns after
 warm-up. On a GPU a turn is as many steps as take about 20 ms, three at least, between two CUDA events, so that the host
@@ -17,13 +17,15 @@ Peers, on the logits F.linear(features, weight):
     cce        cut_cross_entropy's linear_cross_entropy, where it is installed; for ce
 A ratio below 1 says that linear_loss takes less. `floor` is our time over that of three products of size N d K, which
 no loss with a full gradient can do without; the margin losses need one of them, mse of labels none. arc-margin, on
-normalized features and weight, runs under autocast; large-margin multiplies in float32 by its definition.
+normalized features and weight, runs under autocast; large-margin multiplies in float32 by its definition. With --graphs
+the CSV also has the time of each step captured and replayed as a CUDA graph, where the host's share is none.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -36,7 +38,7 @@ from torch import Tensor
 
 from common import describe_machine, options_of_losses, write_json
 from lastlayer import losses
-from lastlayer._timing import measure_both, seconds_of_both, training_step
+from lastlayer._timing import measure_both, replay_seconds, seconds_of_both, training_step
 from lastlayer.cli._bench_steps import Inputs, on_layer, on_whole_layer
 from lastlayer.linear_loss import Plan, plan
 from lastlayer.linear_loss.plan import AGAINST_OTHERS, BY_CLASSES
@@ -69,6 +71,8 @@ class Row:
     mebibytes: float
     peer_mebibytes: float
     memory_ratio: float
+    replay_milliseconds: float  # as a CUDA graph, where --graphs asks for it
+    peer_replay_milliseconds: float
 
 
 def main() -> None:
@@ -78,6 +82,7 @@ def main() -> None:
     parser.add_argument("--path", choices=["rows", "classes"], help="this path rather than the plan's")
     parser.add_argument("--shape", help="N,d,K instead of the list")
     parser.add_argument("--compiled", default="", help="losses, or all, whose peer under torch.compile is timed too")
+    parser.add_argument("--graphs", action="store_true", help="on a GPU, also the time of each step as a CUDA graph")
     parser.add_argument("--seconds", type=float, help="how long to time each pair")
     parser.add_argument("--csv", metavar="FILE", help="write the rows there, after each shape")
     options = parser.parse_args()
@@ -139,7 +144,12 @@ def measure(names: list[str], shape: Shape, options: argparse.Namespace) -> Iter
             if isinstance(function, str):
                 print(f"{peer}: {function}")
                 continue
-            found = measure_both(step, training_step(function, leaves), device, options.seconds)
+            other = training_step(function, leaves)
+            found = measure_both(step, other, device, options.seconds)
+            replayed = [math.nan, math.nan]
+            if options.graphs and device == "cuda":
+                sides = ((step, found.bytes), (other, found.peer_bytes))
+                replayed = [math.nan if math.isnan(held) else replay_seconds(one) for one, held in sides]
             yield Row(
                 name,
                 device,
@@ -154,6 +164,8 @@ def measure(names: list[str], shape: Shape, options: argparse.Namespace) -> Iter
                 found.bytes / 2**20,
                 found.peer_bytes / 2**20,
                 found.bytes / found.peer_bytes,
+                1e3 * replayed[0],
+                1e3 * replayed[1],
             )
 
 
