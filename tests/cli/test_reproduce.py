@@ -1,5 +1,7 @@
 """`lastlayer reproduce` as a user runs it."""
 
+import math
+
 import pytest
 from typer.testing import CliRunner
 
@@ -71,6 +73,18 @@ def test_the_table_keeps_what_only_keeps(call):
     assert "92.05" in table  # published, LN with ResNet-20 on CIFAR-10
     assert "91.81" not in table  # CE
     assert "CIFAR-100" not in table
+
+
+def test_a_group_without_classes_is_not_called_not_run(call, tmp_path):
+    labels = {"imbalance": "10", "dataset": "CIFAR10-LT", "model": "ResNet-32", "loss": "CE"}
+    values = {"test.accuracy": 0.5, "test.many": 0.5, "test.medium": math.nan, "test.few": math.nan}
+    Store(tmp_path / "results").add("normalized_scaling.table2", "small", [Row(labels, 0, 40, values)])
+    only = [f"--only={axis}={label}" for axis, label in labels.items()]
+    made = call("normalized_scaling.table2", "--show", *only)
+    assert made.exit_code == 0, made.output
+    line = next(line for line in made.output.splitlines() if "ResNet-32" in line)
+    cells = [cell.strip() for cell in line.split("│") if cell.strip()]
+    assert cells == ["10", "CIFAR10-LT", "ResNet-32", "CE", "50 (1)", "93.68", "50 (1)", "none", "none"]
 
 
 def test_claims_are_judged_after_the_artifact_they_rest_on(call, tmp_path):

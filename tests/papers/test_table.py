@@ -45,12 +45,22 @@ def test_every_cell_and_every_published_number_has_a_line(case):
     ]  # fmt: skip
     first = table[0].entries["accuracy"]
     assert (first.mean, first.std, first.count) == pytest.approx((91.0, 1.0, 3))
-    assert (first.published, first.published_std) == (90.5, 0.2)
+    assert (first.published, first.published_std, first.missing) == (90.5, 0.2, None)
     for line in table[1:4]:
         assert math.isnan(line.entries["accuracy"].mean)
         assert line.entries["accuracy"].published is None
     last = table[4].entries["accuracy"]
     assert (last.published, last.published_std, last.count) == (92.0, None, 0)
+
+
+def test_a_place_without_a_number_says_why(tmp_path):
+    one, store = parse("sln", TEXT.replace('published = "made_up.csv"', ""))["sln.table1"], Store(tmp_path)
+    values = {("CE", "0.1"): ("done", {"test.accuracy": math.nan}), ("CE", "1.0"): ("done", {}),
+              ("SLN", "0.1"): ("failed", {})}  # fmt: skip
+    rows = [Row({"loss": loss, "tau": tau}, 0, 5, found, status) for (loss, tau), (status, found) in values.items()]
+    store.add("sln.table1", "paper", rows)
+    table = lines(one, store.read("sln.table1", "paper"))
+    assert [line.entries["accuracy"].missing for line in table] == ["none", "none", "no result", "not run"]
 
 
 def test_the_figure_has_a_line_for_each_loss_and_one_for_the_paper(case):

@@ -257,7 +257,7 @@ def _print_artifact(
             if entry is None:
                 cells += ["", ""]
                 continue
-            cells.append(_value(entry.mean, entry.std, entry.count))
+            cells.append(entry.missing or _value(entry.mean, entry.std, entry.count))
             cells.append("" if entry.published is None else _value(entry.published, entry.published_std))
         table.add_row(*cells)
     console.print(table)
@@ -272,8 +272,6 @@ def _print_artifact(
 
 
 def _value(mean: float, std: float | None, count: int | None = None) -> str:
-    if math.isnan(mean):
-        return "not run"
     text = f"{mean:.4g}"
     if std is not None and not math.isnan(std):
         text += f" ± {std:.2g}"

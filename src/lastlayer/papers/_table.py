@@ -7,10 +7,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Literal
 
 from lastlayer.papers._artifact import Artifact, Labels
 from lastlayer.papers._observations import NotRunError, Observations, read_spec
 from lastlayer.reports.noise import spread
+
+Missing = Literal["not run", "no result", "none"]
 
 
 @dataclass(frozen=True)
@@ -25,13 +28,18 @@ class Printed:
 
 @dataclass(frozen=True)
 class Entry:
-    """One place of the table: ours (NaN where not run) and what the paper prints (None where it prints nothing)."""
+    """One place of the table: ours (NaN without a number) and what the paper prints (None where it prints nothing).
+
+    Where ours has no number, `missing` says why: not run; no result, of runs that failed or learned nothing; or none,
+    of finished runs for which there is no such number, as the accuracy in a group that no class belongs to.
+    """
 
     mean: float
     std: float
     count: int
     published: float | None
     published_std: float | None
+    missing: Missing | None
 
 
 @dataclass(frozen=True)
@@ -72,16 +80,16 @@ def lines(artifact: Artifact, observations: Observations) -> list[Line]:
     for labels, columns in _combinations(artifact, observations):
         entries = {}
         for title, spec in columns.items():
-            ours = _ours(observations, labels, spec)
+            ours, missing = _ours(observations, labels, spec)
             match = next((p for p in printed if p.column == title and _agree(p.labels, labels)), None)
             if match is not None:
                 used.add(id(match))
-            entries[title] = _entry(ours, match)
+            entries[title] = _entry(ours, missing, match)
         made.append(Line(labels, entries))
     rest: dict[tuple[tuple[str, str], ...], dict[str, Entry]] = {}
     for number in printed:
         if id(number) not in used:
-            rest.setdefault(tuple(number.labels.items()), {})[number.column] = _entry([], number)
+            rest.setdefault(tuple(number.labels.items()), {})[number.column] = _entry([], "not run", number)
     return [*made, *(Line(dict(labels), entries) for labels, entries in rest.items())]
 
 
@@ -98,19 +106,22 @@ def _combinations(artifact: Artifact, observations: Observations) -> Iterator[tu
             yield row.labels, artifact.columns
 
 
-def _ours(observations: Observations, labels: Labels, spec: str) -> list[float]:
+def _ours(observations: Observations, labels: Labels, spec: str) -> tuple[list[float], Missing]:
+    """The values that are numbers, and what to say if there is none."""
+    if not any(row.labels == labels for row in observations.rows):
+        return [], "not run"
     try:
         rows = [row for row in observations.final(**labels) if row.labels == labels]
     except NotRunError:
-        return []
+        rows = []
     values = [read_spec(spec, row.values) for row in rows]
-    return [value for value in values if not math.isnan(value)]
+    return [value for value in values if not math.isnan(value)], "none" if rows else "no result"
 
 
-def _entry(ours: list[float], match: Printed | None) -> Entry:
+def _entry(ours: list[float], missing: Missing, match: Printed | None) -> Entry:
     mean, std = spread(ours)
-    printed = (None, None) if match is None else (match.value, match.std)
-    return Entry(mean, std, len(ours), *printed)
+    value, deviation = (None, None) if match is None else (match.value, match.std)
+    return Entry(mean, std, len(ours), value, deviation, None if ours else missing)
 
 
 def _agree(printed: Labels, labels: Labels) -> bool:
