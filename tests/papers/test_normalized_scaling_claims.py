@@ -322,3 +322,11 @@ def test_panels_of_scores_say_what_a_number_is_and_name_the_axis_once(store):
     ]  # fmt: skip
     axes = [layout.xaxis, layout.xaxis2, layout.xaxis3, layout.xaxis4]
     assert [axis.title.text for axis in axes] == [None, None, "gamma", "gamma"]
+    assert [(axis.type, axis.tickformat) for axis in axes] == [("log", "~g")] * 4
+
+
+def test_ticks_of_both_axes_of_the_times_are_whole_numbers(store):
+    name = f"{PAPER}.fig16"
+    layout = figure(OURS[name], Observations(name, "small", tuple(sphere()[name]))).layout
+    for axis in (layout.xaxis, layout.yaxis):
+        assert (axis.type, axis.tickformat) == ("log", "~g")

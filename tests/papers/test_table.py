@@ -1,5 +1,6 @@
 """Tables and figures: ours beside the published number, nothing dropped."""
 
+import dataclasses
 import math
 
 import pytest
@@ -69,6 +70,15 @@ def test_the_figure_has_a_line_for_each_loss_and_one_for_the_paper(case):
     assert [(trace.name, list(trace.x)) for trace in chart.data] == [("CE", [0.1]), ("CE, published", [0.1])]
     assert chart.data[0].y[0] == pytest.approx(91.0)
     assert chart.layout.xaxis.type == "log"
+
+
+@pytest.mark.parametrize("log", ["", "x", "y", "xy"])
+def test_ticks_of_a_log_axis_are_whole_numbers(case, log):
+    """Where an axis in logarithms has no format of its own, Plotly writes 3 for 0.3 and for 30."""
+    one = dataclasses.replace(case[0], figure={"x": "tau", "log": log})
+    layout = figure(one, case[1]).layout
+    for name, axis in (("x", layout.xaxis), ("y", layout.yaxis)):
+        assert (axis.type, axis.tickformat) == (("log", "~g") if name in log else ("linear", None))
 
 
 def test_no_figure_without_runs(case):

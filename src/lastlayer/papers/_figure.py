@@ -15,6 +15,10 @@ from lastlayer.reports.noise import spread
 TITLE_WIDTH = 80  # characters that a laptop shows
 COLOURS = ("#3366cc", "#e07b39", "#2a9d6f", "#c8385a", "#7a5bd0", "#a87c0c", "#3aa6b9", "#8c564b", "#d45fa6", "#6b7280")
 
+# Without a format Plotly writes the first digit alone, 3 for 0.3; whole numbers overlap where there are many.
+LOG = {"type": "log", "tickformat": "~g", "nticks": 5}
+LINEAR = {"type": "linear", "exponentformat": "power"}
+
 
 def figure(artifact: Artifact, observations: Observations) -> Any:
     """The Plotly figure of an artifact; None where it has none or nothing was run.
@@ -69,8 +73,8 @@ def _line_chart(artifact: Artifact, observations: Observations, wanted: Mapping[
                 )
             )
     log = str(wanted.get("log", ""))
-    chart.update_xaxes(title=x, type="log" if "x" in log else "linear", exponentformat="power")
-    chart.update_yaxes(title=titles[0] if len(titles) == 1 else "", type="log" if "y" in log else "linear")
+    chart.update_xaxes(title=x, **(LOG if "x" in log else LINEAR))
+    chart.update_yaxes(title=titles[0] if len(titles) == 1 else "", **(LOG if "y" in log else LINEAR))
     title = textwrap.wrap(f"{artifact.name}: {artifact.shows}", TITLE_WIDTH)
     chart.update_layout(title="<br>".join(title), template="plotly_white")
     return chart

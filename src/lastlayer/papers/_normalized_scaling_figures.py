@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lastlayer.papers._artifact import artifact
-from lastlayer.papers._figure import named
+from lastlayer.papers._figure import LINEAR, LOG, named
 from lastlayer.papers._normalized_scaling_runs import means, network_times, part, sphere_times
 from lastlayer.papers._observations import Observations, Row
 from lastlayer.papers._table import Printed
@@ -60,7 +60,7 @@ def figure_scores(observations: Observations, published: Sequence[Printed]) -> A
                     Scatter(x=places, y=line, mode="lines", line={"color": colour}, showlegend=False, name=title),
                     **where,
                 )
-    chart.update_xaxes(type="log" if x == "gamma" else "linear")
+    chart.update_xaxes(**(LOG if x == "gamma" else LINEAR))
     chart.update_xaxes(title=x, row=rows)
     chart.update_layout(
         title=f"{observations.artifact}: points and bars over training samples, lines at collapse",
@@ -115,8 +115,8 @@ def figure_fits(observations: Observations, published: Sequence[Printed]) -> Any
                     name=f"{loss}: {formula}",
                 )
             )
-    chart.update_xaxes(title="gamma", type="log")
-    chart.update_yaxes(title=" and ".join(dict.fromkeys(units)), type="log")
+    chart.update_xaxes(title="gamma", **LOG)
+    chart.update_yaxes(title=" and ".join(dict.fromkeys(units)), **LOG)
     chart.update_layout(title=f"{observations.artifact}: times until collapse", template="plotly_white")
     return chart
 
