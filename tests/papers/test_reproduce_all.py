@@ -133,7 +133,7 @@ def test_a_run_that_another_artifact_has_written_down_is_not_made_again(tmp_path
     assert "ce" not in [name for batch in run.batches for name in batch]
     assert second.values("test.nll", loss="CE") == first.values("test.nll", loss="CE")
     assert not any("no result" in line for line in told)
-    assert told[-1] == f"what {tmp_path / 'sln'} has already is not run again: delete the file to do so"
+    assert told[0] == f"what {tmp_path / 'sln'} has already is not run again: delete the file to do so"
 
     for more in ("curves = true", 'observe = "first_epochs"'):  # what a last row alone does not have
         text = TEXT.replace("[artifacts.table2]", f'[artifacts.fig9]\nlike = "table2"\n{more}\n[artifacts.table2]')
@@ -143,6 +143,29 @@ def test_a_run_that_another_artifact_has_written_down_is_not_made_again(tmp_path
         reproduce_all([one], "paper", bare, store, run=run)
         assert run.batches == [["ce", "bce"]]
         store.path("normalized_scaling.fig9", "paper").unlink()
+
+
+@pytest.mark.parametrize(("loss", "batches"), [("SLN", 2), ("CE", 2), ("KD", 2), (None, 1)])
+def test_what_is_not_run_again_is_said_before_anything_trains(tmp_path, plan, loss, batches):
+    """SLN has its rate chosen first: whether its run counts again is only known when the candidates are done."""
+    made, store, told = parse("sln", TEXT), Store(tmp_path), []
+    one = made["sln.table1"]
+    reproduce_all([one], "paper", plan, store, only={one.name: {"loss": [loss]}} if loss else {})
+    store.path(one.name, "paper", tried=True).unlink(missing_ok=True)
+    bare, trained = Plan(tmp_path / "another", "cpu", workers=1), []
+
+    def run(trials, plan, title):
+        assert any("is not run again" in line for line in told)
+        trained.append(trials)
+        for _ in run_trials(trials, plan):
+            pass
+
+    reproduce_all([one], "paper", bare, store, run=run, tell=told.append)
+    assert len(trained) == batches
+    assert sum("is not run again" in line for line in told) == 1
+    fresh = []
+    reproduce_all([one], "paper", bare, Store(tmp_path / "fresh"), tell=fresh.append)
+    assert not any("is not run again" in line for line in fresh)
 
 
 def kept(store, name):

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import importlib
 import itertools
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lastlayer.papers._artifact import Artifact, Cell, Grid, Labels, Selection, Size, resolve
@@ -154,6 +154,10 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
     def keep(grid: Grid, chosen: Sequence[str], tell: Told) -> None:
         store.add(artifact.name, size, _observe(artifact, grid, plan, chosen, known, elsewhere, tell))
 
+    if (known or elsewhere) and any(len(missing([cell])) < len(grid.seeds) for cell in choosing.possible()):
+        path = store.path(artifact.name, size)
+        path = path.parent if elsewhere else path
+        tell(f"what {path} has already is not run again: delete the file to do so")
     settled = dataclasses.replace(grid, cells=tuple(cell for cell in grid.cells if not choosing.concerns(cell)))
     waiting = [cell for cell in settled.cells if missing([cell])]
     if choosing.untried(taught=True):
@@ -167,10 +171,6 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
         choosing.keep()
         settled, chosen = choosing.choose(tell)
         left = missing(settled.cells)
-        if len({trial.identity for trial in left}) < len({trial.identity for trial in settled.trials()}):
-            path = store.path(artifact.name, size)
-            path = path.parent if elsewhere else path
-            tell(f"what {path} has already is not run again: delete the file to do so")
         late = teachers_of(cell for cell in settled.cells if missing([cell]))
         yield [teacher for teacher in late if teacher not in teachers]
         yield [trial for trial in left if trial not in free]
@@ -245,6 +245,15 @@ class _Choosing:
     def concerns(self, cell: Cell) -> bool:
         """Whether something is chosen for a cell."""
         return self.grid.selection is not None and _group(self.grid.selection, cell.labels) in self.groups
+
+    def possible(self) -> Iterator[Cell]:
+        """Every cell, one for which something is chosen with each combination that may come out best."""
+        for cell in self.grid.cells:
+            if self.grid.selection is None or not self.concerns(cell):
+                yield cell
+                continue
+            for settings in _combinations(self.groups[_group(self.grid.selection, cell.labels)]):
+                yield dataclasses.replace(cell, trial=cell.trial.with_settings(settings))
 
     def untried(self, *, taught: bool) -> list[Trial]:
         """The candidates that are not written down: those that need a teacher, or those that need none."""
