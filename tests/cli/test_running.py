@@ -18,10 +18,11 @@ from rich.progress import Progress, TextColumn
 from typer.testing import CliRunner
 
 from lastlayer.cli import app
-from lastlayer.cli._running import _Show, names_of
+from lastlayer.cli._running import _Show, _shown, names_of
 from lastlayer.runners import Event, Plan, run_trials
 from lastlayer.training import DataChoice, LossChoice, Schedule, Trial
 from lastlayer.training.steps import Progress as Moment
+from lastlayer.training.trial import ModelChoice
 
 COMMAND = [sys.executable, "-c", "from lastlayer.cli import main; main()", "train", "--train-samples", "256"]
 
@@ -86,6 +87,38 @@ def test_a_trial_that_measures_says_so_from_its_first_batch_on(tmp_path) -> None
     states = [state for state, _ in itertools.groupby(said)]
     assert states[:3] == ["loading", "measuring", "epoch 1/2"]
     assert re.fullmatch(r"measuring  loss \d\.\d{4}  accuracy \d+\.\d%", states[-1])
+
+
+@pytest.mark.parametrize(
+    ("columns", "seen"),
+    [
+        (40, "epoch 5/100 --:--"),
+        (60, "epoch 5/100 --:--"),
+        (80, "epoch 5/100  accuracy 50.0% --:--"),
+        (120, "epoch 5/100  loss 1.0000  accuracy 50.0% --:--"),
+    ],
+)
+def test_names_are_whole_in_a_narrow_terminal(monkeypatch, columns: int, seen: str) -> None:
+    terminal = Console(file=io.StringIO(), width=columns, force_terminal=True)
+    monkeypatch.setattr("rich.console.Console", lambda **_: terminal)
+    trials = [
+        Trial(loss=LossChoice("sln", {"gamma": gamma}), model=ModelChoice(model), seed=seed)
+        for gamma in (0.5, 0.9) for model in ("resnet20", "resnet32") for seed in (0, 1)
+    ]  # fmt: skip
+    page = Console(file=io.StringIO(), width=columns)
+    with _shown(trials, Plan("runs", "cpu")) as show:
+        for index in range(len(trials)):
+            show(Event(index, "start"))
+            show(Event(index, "progress", Moment(epoch=4, epochs=100, step=50, steps=100, loss=1.0, accuracy=0.5)))
+        page.print(show.bars.get_renderable())
+    lines = page.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= columns
+    assert sum(seen in line for line in lines) == len(trials)
+    names = " ".join(" ".join(re.split(" {2,}| epoch|━", line)[0] for line in lines).split())
+    for name in names_of(trials):
+        assert name in names
+    assert ("━" in "".join(lines)) == (columns == 120)
+    assert "…" not in "".join(lines)
 
 
 @pytest.mark.parametrize("columns", [60, 140])

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from lastlayer.data import Dataset
     from lastlayer.runners import Event, Plan
     from lastlayer.training import Trial
+    from lastlayer.training.steps import Progress as Moment
+
+# columns of a terminal
+_STATE, _EPOCH = (len(f"epoch 100/100{more}") for more in ("  loss 0.0000  accuracy 100.0%", ""))
+_BAR, _LEFT = 10, 5
 
 
 def run(
@@ -132,6 +137,7 @@ def names_of(trials: Sequence[Trial]) -> list[str]:
 def _shown(trials: Sequence[Trial], plan: Plan) -> Iterator[_Show]:
     """Live progress in a terminal: a line for each running trial and one for all.
 
+    A narrow one goes without bars, the loss and the accuracy, in this order, before a name is broken over lines.
     Elsewhere, as in the log of a batch job, a line now and then says how far all of them are. A failure is said there
     only where its run folder has no note of it, from which it would be told among the results.
     """
@@ -140,10 +146,18 @@ def _shown(trials: Sequence[Trial], plan: Plan) -> Iterator[_Show]:
     from rich.table import Column
 
     console = Console(stderr=True)
-    left = TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True, min_width=5))
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), left)
+    room = _room(console.width, names_of(trials))
+    name = TextColumn("{task.description}", table_column=Column(no_wrap=room >= _EPOCH, overflow="fold"))
+    bar = [BarColumn()] if room >= _STATE + _BAR else []
+    left = TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True, min_width=_LEFT))
+    columns = (name, *bar, TextColumn("{task.fields[state]}"), left)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         yield _Show(bars, trials, None if console.is_terminal else plan)
+
+
+def _room(width: int, names: Sequence[str]) -> int:
+    """Columns for the state of a trial and its bar beside the longest name and the time left."""
+    return width - max(map(len, names), default=0) - _LEFT - 2
 
 
 class _Show:
@@ -169,10 +183,7 @@ class _Show:
             self.rows[event.index] = self.bars.add_task(name, total=None, state="loading")
         elif event.kind == "progress" and event.progress is not None:
             now = event.progress
-            state = "measuring" if now.measuring else f"epoch {now.epoch + 1}/{now.epochs}"
-            if now.loss is not None and now.accuracy is not None:
-                state += f"  loss {now.loss:.4f}  accuracy {now.accuracy:.1%}"
-            self.bars.update(self.rows[event.index], completed=now.step, total=now.steps, state=state)
+            self.bars.update(self.rows[event.index], completed=now.step, total=now.steps, state=self._state(now))
             self.parts[event.index] = now.step / max(now.steps, 1)
             self.bars.update(self.all, completed=self.ended + sum(self.parts.values()))
         if event.kind in ("done", "failed", "skip"):
@@ -186,6 +197,15 @@ class _Show:
             self._say_now_and_then()
         if event.kind == "failed" and not self._is_noted(event.index):
             self.bars.console.print(f"failed: {name}: {event.message}", markup=False, highlight=False, soft_wrap=True)
+
+    def _state(self, now: Moment) -> str:
+        """What a trial is at, and of its loss and accuracy what there is room for."""
+        state = "measuring" if now.measuring else f"epoch {now.epoch + 1}/{now.epochs}"
+        if now.loss is None or now.accuracy is None:
+            return state
+        accuracy, room = f"  accuracy {now.accuracy:.1%}", _room(self.bars.console.width, self.names)
+        longer = (f"{state}  loss {now.loss:.4f}{accuracy}", f"{state}{accuracy}")
+        return next((text for text in longer if len(text) <= room), state)
 
     def _say_now_and_then(self) -> None:
         now = time.monotonic()
