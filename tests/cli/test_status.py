@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 from lastlayer.cli.status import status
 from lastlayer.runs import RunFolder
 from lastlayer.runs.files import write_json
-from lastlayer.training.trial import LossChoice, Trial
+from lastlayer.training.trial import DataChoice, LossChoice, ModelChoice, Trial
 
 runner = CliRunner()
 app = typer.Typer()
@@ -125,3 +126,28 @@ def test_a_reason_is_said_once_for_all_the_runs_it_stopped(root):
     line = next(line for line in said.splitlines() if "not finite at step 12" in line)
     assert trial(2).identity in line
     assert trial(5).identity in line
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_narrow_terminal_tells_runs_apart(tmp_path, columns):
+    trials = [
+        dataclasses.replace(Trial(data=DataChoice("tiny-imagenet", {"size": 32}), loss=loss), model=ModelChoice(model))
+        for loss in (LossChoice("sln", {"gamma": 0.5}), LossChoice("sln", {"gamma": 0.9}), LossChoice("max-margin"))
+        for model in ("resnet20", "resnet32")
+    ]
+    asked = [{"identity": one.identity, "trial": one.to_dict()} for one in trials]
+    write_json(tmp_path / "compare-1.json", {"title": "one", "trials": asked, "command": "lastlayer compare"})
+    seen = runner.invoke(app, [str(tmp_path)], env={"COLUMNS": str(columns), "FORCE_COLOR": "1", "TERM": "xterm"})
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", seen.output).split("\n\n")[0].splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "…" not in "".join(lines)
+    starts = [number for number, line in enumerate(lines) if "missing" in line]
+    for one in trials:
+        place = next(number for number in starts if lines[number].startswith(one.identity))
+        end = min((number for number in starts if number > place), default=len(lines))
+        said = " ".join(" ".join(line[33:] for line in lines[place:end]).replace(",", " ").split())
+        options = [f"{name}={value}" for name, value in one.loss.options.items()]
+        for word in (one.model.name, one.loss.name, *options):
+            assert word in said
+    shared = "all with data tiny-imagenet size=32, head linear"
+    assert lines[0].startswith(shared if columns < 120 else "run  ")

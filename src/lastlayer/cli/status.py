@@ -1,14 +1,22 @@
 """`lastlayer status RUNS`: what is done, running, failed, interrupted and missing. Tests: tests/cli/test_status.py."""
 
+from __future__ import annotations
+
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lastlayer.cli._stop import stop
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+PARTS = ("data", "model", "head", "loss")
+_UNBOUNDED = 1_000_000
 ORDER = ("done", "running", "interrupted", "failed", "missing", "damaged")
 
 
@@ -79,7 +87,7 @@ def _run(folder: Path, asked: dict[str, Any] | None) -> dict[str, Any]:
         epoch = lines[-1]["epoch"] if lines else None
     except (DamagedFileError, KeyError, OSError) as error:
         state, reason = "damaged", str(error)
-    described = {part: _options(trial.get(part, {})) for part in ("data", "model", "head", "loss")}
+    described = {part: _options(trial.get(part, {})) for part in PARTS}
     return {
         "identity": folder.name,
         "status": state,
@@ -110,19 +118,9 @@ def _words(counts: dict[str, int]) -> str:
 def _print(root: Path, found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, 160)  # a file has no width: nothing is cut or broken over lines
-    table = Table(box=None, pad_edge=False)
-    for name in ("run", "status", "epoch", "data", "model", "head", "loss", "seed"):
-        table.add_column(name, no_wrap=name in ("run", "status", "epoch", "seed"))
-    for run in sorted(found["runs"], key=_place):
-        epoch = "" if run["epoch"] is None and run["epochs"] is None else f"{run['epoch'] or 0}/{run['epochs']}"
-        cells = (run[name] for name in ("data", "model", "head", "loss", "seed"))
-        table.add_row(run["identity"], run["status"], epoch, *(escape(str(cell)) for cell in cells))
-    console.print(table)
+    _print_runs(console, sorted(found["runs"], key=_place))
     by_reason: dict[tuple[str, str], list[str]] = {}
     for run in found["runs"]:
         if run["reason"]:
@@ -141,7 +139,48 @@ def _print(root: Path, found: dict[str, Any]) -> None:
     console.print(f"\n{root}: {_words(found['counts'])}", soft_wrap=True, highlight=False)
 
 
+def _print_runs(console: Console, runs: list[dict[str, Any]]) -> None:
+    """The table of the runs, nothing of it cut.
+
+    Where it is wider than the terminal, what all runs have in common is said once above it; where it is still wider,
+    what tells them apart stands in one column, broken over lines.
+    """
+    shared = [name for name in PARTS if len({run[name] for run in runs}) == 1]
+    others = [name for name in PARTS if name not in shared]
+    wide, narrower, narrowest = [[name] for name in PARTS], [[name] for name in others], [others] if others else []
+    if not console.is_terminal:  # a file has no width
+        console.width = max(console.width, _width(console, _table(runs, wide)))
+    groups = next((one for one in (wide, narrower) if _width(console, _table(runs, one)) <= console.width), narrowest)
+    if groups is not wide and shared:
+        said = ", ".join(f"{name} {runs[0][name]}" for name in shared)
+        console.print(f"all with {said}", markup=False, highlight=False)
+    console.print(_table(runs, groups))
+
+
+def _table(runs: list[dict[str, Any]], groups: list[list[str]]) -> Table:
+    """A line for each run; parts of a trial that are grouped share a column."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("run", "status", "epoch"):
+        table.add_column(name, no_wrap=True)
+    for group in groups:
+        table.add_column(", ".join(group), overflow="fold")
+    table.add_column("seed", no_wrap=True)
+    for run in runs:
+        epoch = "" if run["epoch"] is None and run["epochs"] is None else f"{run['epoch'] or 0}/{run['epochs']}"
+        parts = (Text(", ".join(run[name] for name in group)) for group in groups)
+        table.add_row(run["identity"], run["status"], epoch, *parts, str(run["seed"]))
+    return table
+
+
+def _width(console: Console, table: Table) -> int:
+    """Of a table that nothing is cut from."""
+    return console.measure(table, options=console.options.update(width=_UNBOUNDED)).maximum
+
+
 def _place(run: dict[str, Any]) -> tuple[Any, ...]:
     """Where a run stands in the table: by status, then by what was trained."""
-    parts = (run[name] for name in ("data", "model", "head", "loss"))
+    parts = (run[name] for name in PARTS)
     return (ORDER.index(run["status"]), *parts, -1 if run["seed"] is None else run["seed"])
