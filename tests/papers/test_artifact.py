@@ -81,6 +81,7 @@ def test_sizes_change_what_they_say():
     ("old", "new", "message"),
     [
         ("seeds = 4", "seed = 4", "sln.table1: there is no 'seed'.*seeds"),
+        ("seeds = 4", 'average = "los"', "sln.table1, average: there is no 'los'.*loss"),
         ('note = "less"', 'notes = "less"', "sln.table1, small: there is no 'notes'.*note"),
         ('choices = ["momentum"]', 'choices = ["momentun"]', "choices: there is no 'momentun'.*momentum"),
         ('keep = { loss = ["SLN"] }', 'keep = { loss = ["SLM"] }', "axis loss has no point 'SLM'.*SLN"),

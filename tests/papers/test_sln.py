@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lastlayer.papers import Observations, Row, Store, artifact, artifacts, figure, judge, published, reproduce
+from lastlayer.papers import Entry, Observations, Row, Store, artifact, artifacts, figure, judge, published, reproduce
 from lastlayer.papers._reproduce import all_trials
 from lastlayer.papers._sln_theory import dynamics, theorem1, toy
 from lastlayer.papers._table import lines
@@ -83,9 +83,41 @@ def test_every_published_number_has_its_place(name: str) -> None:
         numbers = [entry for entry in line.entries.values() if entry.published is not None]
         if dict(line.labels) not in known:
             assert line.labels["task"] == "Average"  # of the eight numbers before it
-            continue
         found += len(numbers)
-    assert found == len([one for one in published(one) if one.labels.get("task") != "Average"])
+    assert found == len(published(one))
+
+
+def test_the_printed_averages_are_means_of_eight_and_so_is_ours() -> None:
+    one = artifact("sln.table3")
+    printed = {(p.labels["model"], p.labels["loss"], p.labels["task"]): p.value for p in published(one)}
+    rows = []
+    for cell in one.grid("paper").cells:
+        measure = cell.columns["score"].removesuffix("%")
+        value = printed[cell.labels["model"], cell.labels["loss"], cell.labels["task"]] / 100
+        rows += [Row(cell.labels, seed, 3, {measure: value + seed / 100}) for seed in (0, 2)]
+
+    def averages(kept: list[Row]) -> list[Entry]:
+        table = lines(one, Observations(one.name, "paper", tuple(kept)))
+        found = {
+            tuple(line.labels.values()): line.entries["score"] for line in table if line.labels["task"] == "Average"
+        }
+        assert len(found) == 4
+        return [found[model, "Average", loss] for model in ("BERT-BASE", "BERT-LARGE") for loss in ("CE", "SLN")]
+
+    for entry in averages(rows):
+        assert entry.count == 2
+        assert entry.mean - 1 == pytest.approx(entry.published, abs=0.05)  # as printed, to a tenth
+        assert entry.std == pytest.approx(2**0.5)
+    some = [row for row in rows if row.labels["model"] == "BERT-BASE" or row.labels["task"] != "RTE" or row.seed == 2]
+    assert [entry.count for entry in averages(some)] == [2, 2, 1, 1]
+    none = [row for row in rows if row.labels["model"] == "BERT-BASE" or row.labels["task"] != "RTE"]
+    assert [entry.missing for entry in averages(none)] == [None, None, "not run", "not run"]
+    failed = [Row(cell.labels, 0, 0, {}, "failed") for cell in one.grid("paper").cells if cell.labels["task"] == "RTE"]
+    assert [entry.missing for entry in averages([*none, *failed])] == [None, None, "no result", "no result"]
+    apart = [row for row in rows if (row.seed == 0) == (row.labels["task"] == "RTE")]
+    assert [entry.missing for entry in averages(apart)] == ["not run"] * 4
+    small = lines(one, Observations(one.name, "small", ()))
+    assert not any(line.labels["model"] == "MiniLM" for line in small if line.labels["task"] == "Average")
 
 
 @pytest.mark.parametrize("name", OWN)

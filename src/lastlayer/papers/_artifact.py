@@ -26,6 +26,7 @@ The file of a paper holds:
                                 drop = true for combinations that are not run
         select                  {over = {setting = [values]}, per = [axes], settings}: chosen on a validation split
                                 first; settings are laid over the candidates alone, as for shorter ones
+        average                 an axis: a line "Average" for the mean over all its points, beside the printed one
         curves                  true keeps the measures of every evaluation, not only the last; a list of split.measure
                                 keeps those alone before the last
         figure                  {x, y, log}: which line chart to draw; x is an axis or "epoch"
@@ -148,6 +149,7 @@ class Artifact:
         columns: spec of each column by its title.
         choices: what the paper leaves open, by name.
         published: file of the printed numbers, if it prints any.
+        average: the axis over whose points the table has a mean, if any.
         curves: whether the measures of every evaluation are kept, or which of them.
         figure: the line chart to draw, if any.
         compute: name of the function that makes the numbers, where nothing is trained.
@@ -161,6 +163,7 @@ class Artifact:
     columns: Mapping[str, str]
     choices: Mapping[str, Choice]
     published: str | None
+    average: str | None
     curves: bool | Sequence[str]
     figure: Mapping[str, Any] | None
     compute: str | None
@@ -259,8 +262,8 @@ def artifact(name: str) -> Artifact:
 
 
 _KEYS = {
-    "where", "shows", "published", "columns", "choices", "settings", "seeds", "axes", "select", "curves", "figure",
-    "compute", "observe", "together", "small", "smoke", "paper", "arguments", "cases", "like",
+    "where", "shows", "published", "average", "columns", "choices", "settings", "seeds", "axes", "select", "curves",
+    "figure", "compute", "observe", "together", "small", "smoke", "paper", "arguments", "cases", "like",
 }  # fmt: skip
 _SIZE_KEYS = {"note", "seeds", "settings", "keep", "select", "arguments", "cases"}
 _CASE_KEYS = {"when", "settings", "select", "teacher", "drop"}
@@ -291,6 +294,7 @@ def parse(paper: str, text: str) -> dict[str, Artifact]:
             _only(_SIZE_KEYS, entry.get(size, {}), f"{name}, {size}")
             for case in (*entry.get("cases", []), *entry.get(size, {}).get("cases", [])):
                 _check_case(case, entry.get("axes", {}), name)
+        _only(set(entry["axes"]), [entry["average"]] if "average" in entry else [], f"{name}, average")
         for choice in entry.get("choices", []):
             _only(set(choices), [choice], f"{name}, choices")
         taken = {choice: choices[choice] for choice in entry.get("choices", [])}
@@ -301,6 +305,7 @@ def parse(paper: str, text: str) -> dict[str, Artifact]:
             entry.get("columns", {}),
             taken,
             entry.get("published"),
+            entry.get("average"),
             entry.get("curves", False),
             entry.get("figure"),
             entry.get("compute"),

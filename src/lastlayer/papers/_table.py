@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from statistics import fmean
 from typing import Literal
 
-from lastlayer.papers._artifact import Artifact, Labels
+from lastlayer.papers._artifact import Artifact, Cell, Labels
 from lastlayer.papers._observations import NotRunError, Observations, read_spec
 from lastlayer.reports.noise import spread
 
+AVERAGE = "Average"  # the label of a mean over an axis, as printed
 Missing = Literal["not run", "no result", "none"]
 
 
@@ -73,55 +75,88 @@ def published(artifact: Artifact) -> list[Printed]:
 
 
 def lines(artifact: Artifact, observations: Observations) -> list[Line]:
-    """The table: what was run at this size, in the order of the grid, then what only the paper has."""
+    """The table: what was run at this size, in the order of the grid, averages, then what only the paper has."""
     printed = published(artifact)
     used: set[int] = set()
     made = []
-    for labels, columns in _combinations(artifact, observations):
+    for labels, found in (*_observed(artifact, observations), *_averages(artifact, observations)):
         entries = {}
-        for title, spec in columns.items():
-            ours, missing = _ours(observations, labels, spec)
+        for title, ours in found.items():
             match = next((p for p in printed if p.column == title and _agree(p.labels, labels)), None)
             if match is not None:
                 used.add(id(match))
-            entries[title] = _entry(ours, missing, match)
+            entries[title] = _entry(ours, match)
         made.append(Line(labels, entries))
     rest: dict[tuple[tuple[str, str], ...], dict[str, Entry]] = {}
     for number in printed:
         if id(number) not in used:
-            rest.setdefault(tuple(number.labels.items()), {})[number.column] = _entry([], "not run", number)
+            rest.setdefault(tuple(number.labels.items()), {})[number.column] = _entry(_Ours({}, "not run"), number)
     return [*made, *(Line(dict(labels), entries) for labels, entries in rest.items())]
 
 
-def _combinations(artifact: Artifact, observations: Observations) -> Iterator[tuple[Labels, Mapping[str, str]]]:
+@dataclass(frozen=True)
+class _Ours:
+    """The values that are numbers, by seed, and what to say if there is none."""
+
+    values: Mapping[int, float]
+    missing: Missing
+
+
+def _observed(artifact: Artifact, observations: Observations) -> Iterator[tuple[Labels, dict[str, _Ours]]]:
+    places = []
     if artifact.compute is None:
-        grid = artifact.grid(observations.size)
-        yield from ((cell.labels, cell.columns) for cell in grid.cells)
-        known = [dict(cell.labels) for cell in grid.cells]
-    else:
-        known = []
+        places = [(cell.labels, cell.columns) for cell in artifact.grid(observations.size).cells]
+    known = [dict(labels) for labels, _ in places]
     for row in observations.rows:  # of a computation, or of an `observe` function
         if dict(row.labels) not in known:
             known.append(dict(row.labels))
-            yield row.labels, artifact.columns
+            places.append((row.labels, artifact.columns))
+    for labels, columns in places:
+        yield labels, {title: _ours(observations, labels, spec) for title, spec in columns.items()}
 
 
-def _ours(observations: Observations, labels: Labels, spec: str) -> tuple[list[float], Missing]:
-    """The values that are numbers, and what to say if there is none."""
+def _averages(artifact: Artifact, observations: Observations) -> Iterator[tuple[Labels, dict[str, _Ours]]]:
+    """The mean over all points of the axis that the paper averages over; none where the grid has but some of them."""
+    axis = artifact.average
+    if axis is None:
+        return
+    groups: dict[tuple[tuple[str, str], ...], list[Cell]] = {}
+    for cell in artifact.grid(observations.size).cells:
+        groups.setdefault(tuple({**cell.labels, axis: AVERAGE}.items()), []).append(cell)
+    for labels, cells in groups.items():
+        if len(cells) < len(artifact.axes[axis]):
+            continue
+        yield dict(labels), {
+            title: _mean([_ours(observations, cell.labels, cell.columns[title]) for cell in cells])
+            for title in artifact.columns
+        }  # fmt: skip
+
+
+def _mean(parts: Sequence[_Ours]) -> _Ours:
+    """By seed, of the seeds that every part has a number of."""
+    seeds = set.intersection(*(set(part.values) for part in parts))
+    values = {seed: fmean(part.values[seed] for part in parts) for seed in sorted(seeds)}
+    absent = {part.missing for part in parts if not part.values} or {"not run"}  # no seed has all
+    reasons: tuple[Missing, ...] = ("not run", "no result", "none")
+    return _Ours(values, next(reason for reason in reasons if reason in absent))
+
+
+def _ours(observations: Observations, labels: Labels, spec: str) -> _Ours:
     if not any(row.labels == labels for row in observations.rows):
-        return [], "not run"
+        return _Ours({}, "not run")
     try:
         rows = [row for row in observations.final(**labels) if row.labels == labels]
     except NotRunError:
         rows = []
-    values = [read_spec(spec, row.values) for row in rows]
-    return [value for value in values if not math.isnan(value)], "none" if rows else "no result"
+    values = {row.seed: read_spec(spec, row.values) for row in rows}
+    kept = {seed: value for seed, value in values.items() if not math.isnan(value)}
+    return _Ours(kept, "none" if rows else "no result")
 
 
-def _entry(ours: list[float], missing: Missing, match: Printed | None) -> Entry:
-    mean, std = spread(ours)
+def _entry(ours: _Ours, match: Printed | None) -> Entry:
+    mean, std = spread(list(ours.values.values()))
     value, deviation = (None, None) if match is None else (match.value, match.std)
-    return Entry(mean, std, len(ours), value, deviation, None if ours else missing)
+    return Entry(mean, std, len(ours.values), value, deviation, None if ours.values else ours.missing)
 
 
 def _agree(printed: Labels, labels: Labels) -> bool:
