@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from lastlayer.cli import app
 from lastlayer.cli.reproduce import _only
-from lastlayer.papers import Row, Store, artifacts, claims
+from lastlayer.papers import Row, Store, artifacts, claims, needs
 
 
 @pytest.fixture
@@ -163,3 +163,36 @@ def test_one_artifact_that_stops_keeps_nobody_from_showing_the_others(call, tmp_
     assert "normalized_scaling.printed_fits: stopped: no minimum was found" in ended.output
     assert "smallest true - largest false logit" in ended.output.replace("\n", " ")
     assert (tmp_path / "results" / "logit_separation" / "counterexamples-smoke.csv").exists()
+
+
+@pytest.mark.parametrize("names", [("sln.fig7", "sln.table1"), ("sln.fig7",)])
+def test_a_figure_that_cannot_be_drawn_costs_no_table_and_no_verdict(call, tmp_path, monkeypatch, names):
+    def broken(artifact, observed):
+        if artifact.name == "sln.fig7":
+            raise RuntimeError("no such colour")
+
+    monkeypatch.setattr("lastlayer.papers.figure", broken)
+    store = Store(tmp_path / "results")
+    store.add("sln.fig7", "small", [Row({"gamma": "0.5"}, 0, 30, {"test.accuracy": 0.8125})])
+    labels = {"dataset": "CIFAR-10", "model": "ResNet-20", "loss": "CE"}
+    store.add("sln.table1", "small", [Row(labels, 0, 164, {"test.accuracy": 0.4375})])
+    ended = call(*names, "--show")
+    assert ended.exit_code != 0
+    assert str(ended.exception) == "no such colour"
+    verdicts = [claim.id for claim in claims() if set(names) & set(needs(claim.id))]
+    for seen in ("81.25 (1)", *verdicts):
+        assert seen in ended.output
+    if len(names) > 1:
+        assert "sln.fig7: its figure cannot be shown: no such colour" in ended.output
+        assert "43.75 (1)" in ended.output
+        assert len(verdicts) > 5  # of both
+
+
+def test_observations_that_cannot_be_read_cost_the_others_nothing(call, tmp_path):
+    file = Store(tmp_path / "results").path("bn_wd.fig9", "small")
+    file.parent.mkdir(parents=True)
+    file.write_text("no observations\n")
+    ended = call("bn_wd.fig9", "sln.table1", "--show")
+    assert ended.exit_code == 2
+    assert "bn_wd.fig9: its table cannot be shown" in ended.output
+    assert "92.05" in ended.output  # published, of sln.table1

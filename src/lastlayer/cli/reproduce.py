@@ -86,24 +86,42 @@ def reproduce(
             _make_folder("--runs", runs)
         failure = _run_all(chosen, size, plan, store, only, seeds)
     for artifact in chosen:
-        observed = store.read(artifact.name, size)
-        if show:
-            others = [one for one in store.sizes(artifact.name) if one != size]
-            if not observed.rows:
-                but = "; without --show it is run"
-                if others:
-                    but = f", but at {' and '.join(others)}: --size {others[-1]}"
-                typer.echo(f"{artifact.name}: nothing at size {size}{but}", err=True)
-        _print_artifact(console, artifact, observed, _only(only, artifact))
-        for path in _write_figure(artifact, observed, runs, picture):
-            console.print(f"figure: {path}", highlight=False)
-        if observed.rows:
-            console.print(f"observations: {store.path(artifact.name, size)}", highlight=False)
-        concerned = [claim.id for claim in papers.claims() if artifact.name in papers.needs(claim.id)]
-        if concerned and size != "smoke":  # which proves nothing
-            _print_verdicts(console, concerned, store)
+        part = "table"
+        try:
+            observed = store.read(artifact.name, size)
+            if show and not observed.rows:
+                _say_nothing_is_there(artifact, size, store)
+            _show(console, artifact, observed, store, _only(only, artifact))
+            part = "figure"
+            for path in _write_figure(artifact, observed, runs, picture):
+                console.print(f"figure: {path}", highlight=False)
+        except Exception as error:
+            if len(chosen) == 1:
+                raise
+            typer.echo(f"{artifact.name}: its {part} cannot be shown: {error}", err=True)
+            failure = failure or error
     if failure is not None:
         raise failure
+
+
+def _say_nothing_is_there(artifact: Artifact, size: Size, store: Store) -> None:
+    others = [one for one in store.sizes(artifact.name) if one != size]
+    but = f", but at {' and '.join(others)}: --size {others[-1]}" if others else "; without --show it is run"
+    typer.echo(f"{artifact.name}: nothing at size {size}{but}", err=True)
+
+
+def _show(
+    console: Console, artifact: Artifact, observed: Observations, store: Store, only: Mapping[str, Sequence[str]]
+) -> None:
+    """The table, and the verdicts on the claims that rest on it."""
+    from lastlayer import papers
+
+    _print_artifact(console, artifact, observed, only)
+    if observed.rows:
+        console.print(f"observations: {store.path(artifact.name, observed.size)}", highlight=False)
+    concerned = [claim.id for claim in papers.claims() if artifact.name in papers.needs(claim.id)]
+    if concerned and observed.size != "smoke":  # which proves nothing
+        _print_verdicts(console, concerned, store)
 
 
 def _run_all(
