@@ -87,6 +87,17 @@ def test_a_group_without_classes_is_not_called_not_run(call, tmp_path):
     assert cells == ["10", "CIFAR10-LT", "ResNet-32", "CE", "50 (1)", "93.68", "50 (1)", "none", "none"]
 
 
+def test_columns_of_which_the_paper_prints_nothing_take_no_room_from_the_others(call, tmp_path):
+    labels = {"imbalance": "10", "dataset": "CIFAR10-LT", "model": "ResNet-32", "loss": "CE"}
+    Store(tmp_path / "results").add("normalized_scaling.table2", "small", [Row(labels, 0, 40, {"test.many": 0.5})])
+    made = CliRunner().invoke(app, ["reproduce", "normalized_scaling.table2", "--show"], env={"COLUMNS": "80"})
+    heads = next(line for line in made.output.splitlines() if "imbalance" in line)
+    titles = ["imbalance", "dataset", "model", "loss", "accuracy", "published", "many", "medium", "few"]
+    assert [head.strip() for head in heads.split("┃") if head.strip()] == titles
+    assert "CIFAR100-LT" in made.output
+    assert "…" not in made.output
+
+
 def test_claims_are_judged_after_the_artifact_they_rest_on(call, tmp_path):
     rows = [
         Row(

@@ -263,20 +263,20 @@ def _print_artifact(
     ]
     axes = list(dict.fromkeys(name for line in found for name in line.labels))
     columns = list(dict.fromkeys(title for line in found for title in line.entries))
+    printed = {title for line in found for title, entry in line.entries.items() if entry.published is not None}
     for axis in axes:
-        table.add_column(axis)
+        table.add_column(axis, overflow="fold")  # a number or label cut short is another one
     for title in columns:
-        table.add_column(title, justify="right")
-        table.add_column("published", justify="right", style="dim")
+        table.add_column(title, justify="right", overflow="fold")
+        if title in printed:
+            table.add_column("published", justify="right", style="dim", overflow="fold")
     for line in found:
         cells = [line.labels.get(axis, "") for axis in axes]
         for title in columns:
             entry = line.entries.get(title)
-            if entry is None:
-                cells += ["", ""]
-                continue
-            cells.append(entry.missing or _value(entry.mean, entry.std, entry.count))
-            cells.append("" if entry.published is None else _value(entry.published, entry.published_std))
+            ours = "" if entry is None else entry.missing or _value(entry.mean, entry.std, entry.count)
+            theirs = "" if entry is None or entry.published is None else _value(entry.published, entry.published_std)
+            cells += [ours, theirs] if title in printed else [ours]
         table.add_row(*cells)
     console.print(table)
     if grid.note:
