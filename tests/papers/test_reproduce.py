@@ -4,7 +4,8 @@ import pytest
 
 from lastlayer.papers import Store, artifact, lines, reproduce
 from lastlayer.papers._artifact import parse
-from lastlayer.papers._reproduce import _is_chance, all_trials, restricted
+from lastlayer.papers._recording import is_chance
+from lastlayer.papers._reproduce import all_trials, restricted
 from lastlayer.runners import Plan, run_trials
 from lastlayer.runs.files import read_json
 from lastlayer.training import DataChoice
@@ -197,6 +198,6 @@ def test_chance_is_the_share_of_the_largest_class(tmp_path, plan):
     counts = load_data(DataChoice("digits", long_tail=10)).train_counts.tolist()
     assert result["data"]["largest_class"] == pytest.approx(max(counts) / sum(counts))
     result["measures"]["train"]["accuracy"] = max(counts) / sum(counts)  # as of a network that says one class of all
-    assert _is_chance(result)
+    assert is_chance(result)
     result["measures"]["train"]["accuracy"] *= 1.2
-    assert not _is_chance(result)
+    assert not is_chance(result)
