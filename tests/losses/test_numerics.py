@@ -204,6 +204,12 @@ def test_focal_at_saturated_probabilities(gamma, dtype):
     torch.testing.assert_close(gradient[3], torch.tensor([-1.0, 1.0], dtype=dtype))
 
 
+def test_focal_of_no_number_is_no_number():
+    """Not 0, which is what a saturated probability gives."""
+    for row in ([math.nan, 1.0, 0.0], [1.0, math.nan, 0.0], [1.0, math.inf, 0.0]):
+        assert losses.focal(torch.tensor([row]), torch.tensor([0])).isnan()
+
+
 def test_focal_gradient_of_a_confident_sample_in_float32():
     z = torch.tensor([[12.0, -12.0]], requires_grad=True)
     losses.focal(z, torch.tensor([0]), gamma=0.5).backward()

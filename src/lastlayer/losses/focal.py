@@ -47,7 +47,7 @@ def focal(
         missing = -torch.expm1(-surprise)  # 1 - p, without cancellation
         # 0 ** (gamma - 1) in the derivative would be infinite for gamma < 1.
         focus = torch.where(missing > 0, missing, 1.0) ** gamma
-        return torch.where(missing > 0, focus * surprise, 0.0)
+        return torch.where(missing == 0, 0.0, focus * surprise)
 
     return evaluate(problem, loss)
 
