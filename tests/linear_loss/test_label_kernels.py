@@ -5,12 +5,14 @@ By Triton's interpreter where there is no GPU. Equality with the dense form in g
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -85,6 +87,88 @@ def test_many_small_terms_of_binary_cross_entropy_add_up() -> None:
     z = torch.full((1, 3000), -14.0)
     value, expected, _, _ = of_logits("bce", z, torch.tensor([0]), PLANS[1], reduction="none")
     torch.testing.assert_close(value - 14.0, expected - 14.0, rtol=1e-4, atol=0.0)
+
+
+@pytest.mark.parametrize("name", ["ce", "ls", "focal", "self-norm", "soft-margin"])
+def test_a_part_common_to_all_logits_costs_no_digits(name: str) -> None:
+    """Logits near 5003 hold 5e-4, here exactly: in powers of two, or in a log-sum, they would be rounded once more."""
+    z = 5003.7 + torch.randn(N, K, generator=torch.Generator().manual_seed(0))
+    value, expected, found, wanted = of_logits(name, z, torch.arange(N), PLANS[1], reduction="none")
+    torch.testing.assert_close(value, expected, rtol=2e-6, atol=0.0)
+    torch.testing.assert_close(found, wanted, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sln", "ln"])
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e20, 1e30])
+def test_norms_whose_squares_overflow_or_vanish(name: str, size: float) -> None:
+    z = size * torch.randn(N, K, generator=torch.Generator().manual_seed(0))
+    z[1, 2:] = 0.0
+    value, expected, found, wanted = of_logits(name, z, torch.arange(N), PLANS[1], reduction="none")
+    torch.testing.assert_close(value, expected, rtol=1e-4, atol=0.0)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
+
+
+def test_self_norm_of_a_label_far_below_the_others() -> None:
+    """The log-sum is near 3 whatever the true logit; by way of that one it would lose its digits."""
+    z = torch.randn(N, K, generator=torch.Generator().manual_seed(0))
+    z[:, 0] = -3e4
+    _, _, found, wanted = of_logits("self-norm", z, torch.zeros(N, dtype=torch.long), PLANS[1], reduction="none")
+    torch.testing.assert_close(found, wanted, rtol=2e-5, atol=1e-7)
+
+
+@pytest.fixture
+def as_the_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minimum of NaN and a number is the number there; the interpreter says NaN."""
+    if DEVICE == "cpu":
+        builder = importlib.import_module("triton.runtime.interpreter").InterpreterBuilder
+        monkeypatch.setattr(builder, "create_minnumf", lambda self, a, b: self.binary_op(a, b, np.fmin))
+        monkeypatch.setattr(builder, "create_maxnumf", lambda self, a, b: self.binary_op(a, b, np.fmax))
+
+
+@pytest.mark.usefixtures("as_the_hardware")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_no_number_is_seen(name: str, dtype: torch.dtype) -> None:
+    """In the loss wherever it is, and in the gradient, which a loss scaler looks at; the hinge has none there."""
+    for place in (0, 1):
+        bias = torch.tensor([0.5, -0.5, 0.0], dtype=dtype, device=DEVICE)
+        bias[place] = float("nan")
+        h = torch.ones(1, 2, dtype=dtype, device=DEVICE, requires_grad=True)
+        w = torch.zeros(3, 2, dtype=dtype, device=DEVICE, requires_grad=True)
+        for plan in (PLANS[1], Plan("rows", "chunks", rows=1)):
+            both, labels = torch.cat([h, h]), torch.zeros(2, dtype=torch.long, device=DEVICE)
+            value = linear_loss(both, w, labels, make(name, 3).to(DEVICE), bias, plan=plan)
+            assert value.isnan()
+            gradient = torch.autograd.grad(value, w)[0]
+            assert name == "max-margin" or gradient.isnan().any()
+
+
+@pytest.mark.parametrize("name", ["ce", "ls", "logit-adjusted", "sln"])
+def test_a_true_logit_that_overflowed_is_no_perfect_answer(name: str) -> None:
+    """70000 in float16: the whole logits give NaN, and a loss of 0 would hide it."""
+    h = torch.ones(1, 1, dtype=torch.float16, device=DEVICE)
+    w = torch.zeros(3, 1, dtype=torch.float16, device=DEVICE)
+    bias = torch.tensor([float("inf"), 0.0, 1.0], dtype=torch.float16, device=DEVICE)
+    labels, module = torch.tensor([0], device=DEVICE), make(name, 3).to(DEVICE)
+    assert module(h @ w.T + bias, labels).isnan()
+    assert linear_loss(h, w, labels, module, bias, plan=PLANS[1]).isnan()
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="takes no memory on a CPU alone")
+def test_more_samples_than_their_numbers_have_places_in_32_bits(tmp_path: Path) -> None:
+    """Lines 310 million apart, in a file of which next to nothing is written."""
+    lines, many = _label_losses.LINES, 310_000_000
+    far = torch.from_file(str(tmp_path / "numbers"), shared=True, size=lines * many).view(lines, many)[:, :2]
+    near = torch.zeros(lines, 2)
+    loss = _label_losses.RowLoss(_label_losses.Kind.NORM, (1.0, 0.7, 0.0, 0.0), -100)
+    z, y = torch.randn(2, 5, generator=torch.Generator().manual_seed(0)), torch.tensor([1, 4])
+    found = []
+    for numbers in (far, near):
+        found.append(z.clone())
+        _label_kernels.put_numbers(z, y, loss, numbers)
+        _label_kernels.put_gradient(found[-1], y, loss, numbers)
+    assert torch.equal(far, near)
+    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.why)
@@ -232,17 +316,17 @@ class Compiled:
 
 driver.set_active(Hopper())
 from lastlayer.linear_loss import _kernels, _label_kernels
-from lastlayer.linear_loss._label_losses import Kind, RowLoss
+from lastlayer.linear_loss._label_losses import LINES, Kind, RowLoss
 
 for module in (_kernels, _label_kernels):
     for name, kernel in list(vars(module).items()):
-        if type(kernel).__name__ == "JITFunction" and name not in ("_softplus", "_logistic", "_rows_of"):
+        if type(kernel).__name__ == "JITFunction" and name not in ("_softplus", "_logistic", "_squares", "_rows_of"):
             setattr(module, name, Compiled(kernel))
 
 def empty(*shape, dtype=torch.float32):
     return torch.empty(shape, dtype=dtype, device="meta")
 
-z, y, rows = empty(64, 1000, dtype=torch.bfloat16), empty(64, dtype=torch.long), empty(8, 64)
+z, y, rows = empty(64, 1000, dtype=torch.bfloat16), empty(64, dtype=torch.long), empty(LINES, 64)
 for kind in Kind:
     loss = RowLoss(kind, (1.0, 0.5, 0.1, 0.2), -100, empty(1000), None, False)
     if kind is Kind.SOFTMAX:
@@ -251,7 +335,7 @@ for kind in Kind:
     _label_kernels.put_gradient(z, y, loss, rows, empty(64))
 _label_kernels.put_gradient(z.half(), y, loss, rows, empty(1), empty(1))
 _label_kernels.reduced(rows, y, loss, True)
-_kernels.log_sums(z, y)
+_kernels.sums(z, y)
 _kernels.put_exponentials(z, y, empty(1), empty(64))
 _kernels.best(z, y)
 _kernels.times(z, empty(1), z)

@@ -53,8 +53,8 @@ class BatchCrossEntropy:
             z = logits_into(buffer[: high - low], layer, low, high)
             if fast is not None:
                 nowhere = torch.full((high - low,), -1, device=h.device)
-                rows = fast.log_sums(z, nowhere)
-                top = rows.max()
+                largest, sums = fast.sums(z, nowhere)
+                top = largest.max()
             else:
                 top = z.amax().to(dtype)
             if reference is None:
@@ -72,8 +72,8 @@ class BatchCrossEntropy:
             true, mass = true + part, mass + share
             seen.append((low, high, reference))
             if fast is not None:
-                fast.put_exponentials(z, nowhere, reference, rows)
-                total = total + (rows - reference).exp().sum()
+                fast.put_exponentials(z, nowhere, reference, sums)
+                total = total + (sums * (largest - reference).exp()).sum()
                 if gradients is not None:
                     gradients.add(layer, low, high, z)
                 continue
@@ -97,18 +97,21 @@ class BatchCrossEntropy:
         return value, (gradients, total)
 
     def _at_once(self, layer: Layer, fast: Any, index: Tensor) -> tuple[Tensor, tuple[RowGradients, Tensor] | None]:
-        """Labels in one chunk: the whole log-sum is known before the gradient is written, which is then exact."""
+        """Labels in one chunk: the whole sum is known before the gradient is written, which is then exact."""
         N = layer.features.shape[0]
         z = logits_into(logits_buffer(layer, N), layer, 0, N)
         label, true = index.squeeze(1), z.gather(1, index).squeeze(1).float()
-        whole = torch.logaddexp(fast.log_sums(z, label), true).logsumexp(0)
-        value = whole - math.log(N) - true.mean()
+        largest, sums = fast.sums(z, label)
+        top = torch.maximum(largest, true).max()
+        true = true - top
+        whole = (sums * (largest - top).exp()).sum() + true.exp().sum()
+        value = whole.log() - math.log(N) - true.mean()
         if not layer.wants_any:
             return value, None
-        fast.put_exponentials(z, label, whole, (true - whole).exp() - 1 / N)
+        fast.put_exponentials(z, label, top, true.exp() - whole / N)
         gradients = RowGradients(layer, single=True)
         gradients.add(layer, 0, N, z)
-        return value, (gradients, torch.ones_like(value))
+        return value, (gradients, whole)
 
     def backward(self, layer: Layer, kept: Once[tuple[RowGradients, Tensor]], upstream: Tensor) -> Gradients:
         found = kept.take() or self._stream(layer)[1]  # a graph that is kept asks again

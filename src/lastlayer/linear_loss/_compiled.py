@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from lastlayer.linear_loss._products import narrow
+from lastlayer.linear_loss._products import narrow, on_its_device
 from lastlayer.losses import Loss, Target
 from lastlayer.losses._module import at_least_float32
 
@@ -57,7 +57,8 @@ def _kernels_on(device: torch.device) -> Any:
         from lastlayer.linear_loss import _kernels
 
         few = torch.ones(4, device=device)
-        _kernels.times(few, few[:1], torch.empty_like(few))
+        with on_its_device(few):
+            _kernels.times(few, few[:1], torch.empty_like(few))
     except torch.OutOfMemoryError:
         raise
     except Exception as error:

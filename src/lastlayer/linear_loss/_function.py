@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from lastlayer.linear_loss._products import in_full_precision, input_gradient, narrow, put_product, wide
+from lastlayer.linear_loss._products import in_full_precision, input_gradient, narrow, on_its_device, put_product, wide
 
 
 @dataclass(frozen=True)
@@ -105,14 +105,14 @@ class _Fused(torch.autograd.Function):
         needs = ctx.needs_input_grad
         layer = Layer(features, weight, bias, needs[1], needs[2], needs[3], any(needs[4:]))
         value, kept = algorithm.forward(layer)
-        ctx.save_for_backward(features, weight, bias)  # says so if an optimizer changed them in between
+        ctx.save_for_backward(features, weight, bias, *more)  # says so if something changed them in between
         ctx.algorithm, ctx.kept, ctx.more = algorithm, kept, len(more)
         return value
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
-        features, weight, bias = ctx.saved_tensors
+        features, weight, bias, *_ = ctx.saved_tensors
         needs = ctx.needs_input_grad
         layer = Layer(features, weight, bias, needs[1], needs[2], needs[3], any(needs[4:]))
         with in_full_precision(features):
@@ -124,6 +124,7 @@ class _Fused(torch.autograd.Function):
 
 def fused(algorithm: Algorithm, features: Tensor, weight: Tensor, bias: Tensor | None, *more: Tensor) -> Tensor:
     """The algorithm's value, differentiable in the layer and in the loss's own numbers."""
-    if not torch.is_grad_enabled():
-        return algorithm.forward(Layer(features, weight, bias, False, False, False))[0]
-    return _Fused.apply(algorithm, features, weight, bias, *more)  # type: ignore[no-any-return, no-untyped-call]
+    with on_its_device(features):  # in the backward pass autograd sees to it
+        if not torch.is_grad_enabled():
+            return algorithm.forward(Layer(features, weight, bias, False, False, False))[0]
+        return _Fused.apply(algorithm, features, weight, bias, *more)  # type: ignore[no-any-return, no-untyped-call]

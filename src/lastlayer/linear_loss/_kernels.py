@@ -16,7 +16,7 @@ LARGEST = {torch.float16: 65504.0}
 
 
 @triton.jit
-def _log_sums(z, stride, label, out, K: tl.constexpr, BLOCK: tl.constexpr):
+def _sums(z, stride, label, peak, out, K: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     y = tl.load(label + row)
     largest = -float("inf")
@@ -24,29 +24,29 @@ def _log_sums(z, stride, label, out, K: tl.constexpr, BLOCK: tl.constexpr):
     for start in range(0, K, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         keep = (columns < K) & (columns != y)
-        s = tl.load(z + row * stride + columns, mask=columns < K, other=0.0).to(tl.float32) * 1.4426950408889634
-        s = tl.where(keep, s, -float("inf"))  # in powers of two
-        higher = tl.maximum(largest, tl.max(s, 0))
+        x = tl.load(z + row * stride + columns, mask=columns < K, other=0.0).to(tl.float32)
+        x = tl.where(keep, x, -float("inf"))
+        higher = tl.maximum(largest, tl.max(x, 0))
         base = tl.where(higher == -float("inf"), 0.0, higher)
-        total = total * tl.exp2(largest - base) + tl.sum(tl.exp2(s - base), 0)
+        shrink = tl.exp2((largest - base) * 1.4426950408889634)
+        total = total * shrink + tl.sum(tl.exp2((x - base) * 1.4426950408889634), 0)
         largest = higher
-    alone = total == 0.0  # one class has no others
-    found = (tl.log2(tl.where(alone, 1.0, total)) + tl.where(alone, 0.0, largest)) / 1.4426950408889634
-    tl.store(out + row, tl.where(alone, -3.0e38, found))
+    tl.store(peak + row, largest)
+    tl.store(out + row, total)
 
 
 @triton.jit
-def _exponentials(z, stride, label, log_sum, true, K: tl.constexpr, limit, CLAMP: tl.constexpr, BLOCK: tl.constexpr):
+def _exponentials(z, stride, label, base, true, K: tl.constexpr, limit, CLAMP: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < K
     at = z + row * stride + columns
     x = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    dz = tl.exp2((x - tl.load(log_sum)) * 1.4426950408889634)
+    dz = tl.exp2((x - tl.load(base)) * 1.4426950408889634)
     y = tl.load(label + row)
     dz = tl.where(columns == y, tl.load(true + row, mask=y >= 0, other=0.0), dz)
     if CLAMP:
-        dz = tl.minimum(tl.maximum(dz, -limit), limit)
+        dz = tl.clamp(dz, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
     tl.store(at, dz.to(z.dtype.element_ty), mask=inside)
 
 
@@ -78,7 +78,7 @@ def _times(source, factor, out, count, limit, CLAMP: tl.constexpr, BLOCK: tl.con
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(source + at, mask=at < count, other=0.0).to(tl.float32) * tl.load(factor).to(tl.float32)
     if CLAMP:
-        x = tl.minimum(tl.maximum(x, -limit), limit)
+        x = tl.clamp(x, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
     tl.store(out + at, x.to(out.dtype.element_ty), mask=at < count)
 
 
@@ -114,25 +114,28 @@ def _unit_gradient(
     along = tl.sum(u * g, 1)[:, None]
     dx = tl.where(norm == 0, 0.0, scale * ((g - along * u) / safe) / largest)
     if CLAMP:
-        dx = tl.minimum(tl.maximum(dx, -limit), limit)
+        dx = tl.clamp(dx, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
     tl.store(out + at, dx.to(out.dtype.element_ty), mask=inside)
 
 
-def log_sums(z: Tensor, label: Tensor) -> Tensor:
-    """log sum_k exp(z_k) over the classes k other than the label (n,), -1 being none, of each row, (n,)."""
-    out = torch.empty(z.shape[0], dtype=torch.float32, device=z.device)
+def sums(z: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest logit and sum_k exp(z_k - largest) of each row, (n,) each, without the label (n,), -1 being none.
+
+    Two numbers: in their log-sum the digits of the second are lost against a large first.
+    """
+    largest, total = (torch.empty(z.shape[0], dtype=torch.float32, device=z.device) for _ in range(2))
     if z.shape[0]:
-        _log_sums[(z.shape[0],)](z, z.stride(0), label, out, z.shape[1], BLOCK=_block(z), num_warps=8)
-    return out
+        _sums[(z.shape[0],)](z, z.stride(0), label, largest, total, z.shape[1], BLOCK=_block(z), num_warps=8)
+    return largest, total
 
 
-def put_exponentials(z: Tensor, label: Tensor, log_sum: Tensor, true: Tensor) -> None:
-    """Put exp(z - log_sum) in the place of z, and at the label (n,), -1 being none, the number of the row, (n,)."""
+def put_exponentials(z: Tensor, label: Tensor, base: Tensor, true: Tensor) -> None:
+    """Put exp(z - base) in the place of z, and at the label (n,), -1 being none, the number of the row, (n,)."""
     if not z.shape[0]:
         return
     block = _block(z)
     _exponentials[(z.shape[0], triton.cdiv(z.shape[1], block))](
-        z, z.stride(0), label, log_sum, true, z.shape[1], LARGEST.get(z.dtype, 0.0),
+        z, z.stride(0), label, base, true, z.shape[1], LARGEST.get(z.dtype, 0.0),
         CLAMP=z.dtype in LARGEST, BLOCK=block, num_warps=8,
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from lastlayer.linear_loss._label_losses import Kind, RowLoss
 
 BLOCK = 4096
-LARGEST = {torch.float16: 65504.0}
+LIMIT = {torch.float16: 65504.0}
 
 SOFTMAX = tl.constexpr(int(Kind.SOFTMAX))
 NORM = tl.constexpr(int(Kind.NORM))
@@ -32,12 +32,13 @@ HINGE = tl.constexpr(int(Kind.HINGE))
 # What is kept of a row, one line each.
 VALUE = tl.constexpr(0)
 MASS = tl.constexpr(1)  # what the sample counts in a mean
-SUM = tl.constexpr(2)  # of the false classes: log-sum, sum of softplus, or largest
+LARGEST = tl.constexpr(2)  # false score
 FACTOR = tl.constexpr(3)  # on the logits in the softmax
-SLOPE = tl.constexpr(4)  # dL / dsum
+SLOPE = tl.constexpr(4)  # dL / dz of a false class, but for its sigmoid or its exponential against the largest
 TRUE = tl.constexpr(5)  # dL / dz of the label
-SQUARE = tl.constexpr(6)  # dL / d||z||^2
-EVEN = tl.constexpr(7)  # dL / dz of every other class beyond that
+EVEN = tl.constexpr(6)  # dL / dz of every other class beyond that
+NORM_SLOPE = tl.constexpr(7)  # dL / d||z||
+INVERSE = tl.constexpr(8)  # 1 / ||z||
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -60,12 +61,26 @@ def _logistic(x):
     return tl.where(x >= 0, 1.0, e) / (1.0 + e)
 
 
+@triton.jit
+def _squares(z, inverse, K: tl.constexpr, BLOCK: tl.constexpr):
+    """Sum of the squares of a row, times a number each, and the largest size of them."""
+    squares = tl.zeros([BLOCK], dtype=tl.float32)
+    sizes = tl.zeros([BLOCK], dtype=tl.float32)
+    for start in range(0, K, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        x = tl.load(z + columns, mask=columns < K, other=0.0).to(tl.float32) * inverse
+        squares += x * x
+        sizes = tl.maximum(sizes, tl.abs(x))
+    return tl.sum(squares, 0), tl.max(sizes, 0)
+
+
 @triton.jit(do_not_specialize=["N", "ignored"])
 def _numbers(
     z, stride, label, class_weight, offset, numbers, N, K: tl.constexpr, ignored, factor, a, b, c,
     KIND: tl.constexpr, WEIGHTED: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
+    N = N.to(tl.int64)  # times a line it may be past 2^31
     z += row * stride
     y = tl.load(label + row)
     counts = y != ignored
@@ -73,16 +88,15 @@ def _numbers(
     tl.device_assert((y >= 0) & (y < K), "a label is no class")
     t = tl.load(z + y).to(tl.float32)
 
-    square = 0.0
+    inverse = 0.0
     if KIND == NORM:
-        squares = tl.zeros([BLOCK], dtype=tl.float32)
-        for start in range(0, K, BLOCK):
-            columns = start + tl.arange(0, BLOCK)
-            x = tl.load(z + columns, mask=columns < K, other=0.0).to(tl.float32)
-            squares += x * x
-        square = tl.sum(squares, 0)
-        safe = tl.where(square > 0, square, 1.0)
-        factor = tl.where(square > 0, factor * tl.exp2(-0.5 * a * tl.log2(safe)), 0.0)
+        square, size = _squares(z, 1.0, K, BLOCK)
+        zero = size < 1.1754943508222875e-38
+        unit = tl.where(zero | ((size > 1e-15) & (size < 1e15)), 1.0, size)
+        if unit != 1.0:  # such squares overflow or vanish
+            square, _ = _squares(z, 1.0 / unit, K, BLOCK)
+        inverse = 1.0 / tl.where(zero, 1.0, tl.sqrt(square)) / unit
+        factor = tl.where(zero, 0.0, factor * tl.exp2(a * tl.log2(inverse)))
 
     largest = -float("inf")
     total = 0.0
@@ -101,75 +115,74 @@ def _numbers(
             total = tl.where(here > largest, ties, tl.where(here == largest, total + ties, total))
             largest = tl.maximum(largest, here)
         else:
-            s = x * factor * LOG2E  # in powers of two
+            s = factor * x
             if HAS_OFFSET:
-                s += tl.load(offset + columns, mask=columns < K, other=0.0) * LOG2E
+                s += tl.load(offset + columns, mask=columns < K, other=0.0)
             s = tl.where(false, s, -float("inf"))
             higher = tl.maximum(largest, tl.max(s, 0))
             base = tl.where(higher == -float("inf"), 0.0, higher)
-            shrink = tl.exp2(largest - base)
-            terms = tl.exp2(s - base)
+            shrink = tl.exp2((largest - base) * LOG2E)
+            terms = tl.exp2((s - base) * LOG2E)  # in this order: a large common part leaves before anything is rounded
             total = total * shrink + tl.sum(terms, 0)
             if KIND == NORM:
                 weighted = weighted * shrink + tl.sum(tl.where(false, terms * x, 0.0), 0)
             largest = higher
         if SMOOTH:
-            plain += tl.sum(tl.where(false, x, 0.0), 0)
+            plain += tl.sum(tl.where(false, x - t, 0.0), 0)
 
-    others = total
     even = 0.0
-    d_square = 0.0
+    norm_slope = 0.0
     if KIND == BINARY:
         value = total + _softplus(-t)
         slope = 1.0
         d_true = -_logistic(-t)
     elif KIND == HINGE:
-        others = largest
         lack = a - t + tl.where(plain > 0, float("nan"), largest)  # one class has no others: -inf
         value = tl.where(lack < 0, 0.0, lack)
         slope = tl.where(lack >= 0, 1.0, 0.0) / tl.maximum(total, 1.0)
         d_true = tl.where(lack >= 0, -1.0, 0.0)
     else:
-        alone = total == 0.0
-        safe_total = tl.where(alone, 1.0, total)
-        others = tl.where(alone, -3.0e38, (tl.log2(safe_total) + tl.where(alone, 0.0, largest)) * LN2)
+        largest = tl.where(largest == -float("inf"), 0.0, largest)  # no other class, or none that is not masked
+        safe_total = tl.where(total == 0.0, 1.0, total)
         score = factor * t
         d_score = factor
         if KIND == SOFTMAX:
             if HAS_OFFSET:
                 score += tl.load(offset + y)
-            score -= a
+            score = tl.where(score == float("inf"), float("nan"), score - a)  # an overflow is no perfect answer
         if KIND == ARC:
             inside = tl.abs(t) < 1
-            cosine = tl.where(inside, t, tl.where(t > 0, 1.0, -1.0))
+            cosine = tl.where(inside, t, tl.where(t > 0, 1.0, tl.where(t < 0, -1.0, t)))
             sine = tl.sqrt(tl.where(inside, (1.0 - cosine) * (1.0 + cosine), 0.0))
             falls = tl.where(inside, cosine / tl.where(inside, sine, 1.0), 0.0)
             near = cosine >= -a
             score = factor * tl.where(near, cosine * a - sine * b, cosine - c * b)
             d_score = factor * tl.where(near, a + falls * b, 1.0)
-        lead = others - score
+        log_total = tl.log2(total) * LN2
+        lead = (largest - score) + log_total  # of the false classes' log-sum
         surprise = _softplus(lead)
         missing = _logistic(lead)  # 1 - p of the label
         value = surprise
         slope = missing
         d_true = -missing * d_score
         if SMOOTH:
-            value += b * (score - factor * (plain + t) / K)
+            value -= b * factor * plain / K
             d_true += b * factor * (1.0 - 1.0 / K)
             even = -b * factor / K
         if KIND == NORM:
             d_factor = missing * (weighted / safe_total - t)
-            d_square = tl.where(square > 0, -0.5 * a * d_factor * factor / tl.where(square > 0, square, 1.0), 0.0)
+            norm_slope = -a * d_factor * factor * inverse
         if KIND == FOCAL:
             focus = tl.exp2(-a * LOG2E * _softplus(-lead))
-            value = tl.where(missing > 0, focus * surprise, 0.0)
-            slope = tl.where(missing > 0, focus * (missing + a * _logistic(-lead) * surprise), 0.0)
+            value = tl.where(missing == 0, 0.0, focus * surprise)
+            slope = tl.where(missing == 0, 0.0, focus * (missing + a * _logistic(-lead) * surprise))
             d_true = -slope
         if KIND == SELF_NORM:
-            log_sum = score + surprise
+            log_sum = tl.where(lead > 0, largest + log_total + _softplus(-lead), score + surprise)
             value += a * log_sum * log_sum
             slope += 2.0 * a * log_sum * missing
             d_true += 2.0 * a * log_sum * _logistic(-lead)
+        slope = slope * factor / safe_total
 
     mass = 1.0
     if WEIGHTED:
@@ -177,12 +190,13 @@ def _numbers(
     numbers += row
     tl.store(numbers + VALUE * N, tl.where(counts, mass * value, 0.0))
     tl.store(numbers + MASS * N, tl.where(counts, mass, 0.0))
-    tl.store(numbers + SUM * N, others)
+    tl.store(numbers + LARGEST * N, largest)
     tl.store(numbers + FACTOR * N, factor)
     tl.store(numbers + SLOPE * N, mass * slope)
     tl.store(numbers + TRUE * N, mass * d_true)
-    tl.store(numbers + SQUARE * N, mass * d_square)
     tl.store(numbers + EVEN * N, mass * even)
+    tl.store(numbers + NORM_SLOPE * N, mass * norm_slope)
+    tl.store(numbers + INVERSE * N, inverse)
 
 
 @triton.jit(do_not_specialize=["N", "ignored"])
@@ -192,6 +206,7 @@ def _gradient(
     CLAMP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
+    N = N.to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < K
     z += row * stride + columns
@@ -202,32 +217,32 @@ def _gradient(
         times = tl.load(upstream + row)
     elif SHARED:
         times = tl.load(upstream) * tl.load(share)
-    others = tl.load(numbers + SUM * N)
+    largest = tl.load(numbers + LARGEST * N)
     slope = tl.load(numbers + SLOPE * N) * times
     x = tl.load(z, mask=inside, other=0.0).to(tl.float32)
     if KIND == BINARY:
         dz = slope * _logistic(x)
     elif KIND == HINGE:
-        dz = tl.where(x == others, slope, 0.0)
+        dz = tl.where(x == largest, slope, 0.0)
     else:
-        factor = tl.load(numbers + FACTOR * N)
-        s = factor * x
+        s = tl.load(numbers + FACTOR * N) * x
         if HAS_OFFSET:
             s += tl.load(offset + columns, mask=inside, other=0.0)
-        dz = slope * factor * tl.exp2((s - others) * LOG2E)
+        dz = slope * tl.exp2((s - largest) * LOG2E)
         if SMOOTH:
             dz += tl.load(numbers + EVEN * N) * times
     dz = tl.where(columns == y, tl.load(numbers + TRUE * N) * times, dz)
     if KIND == NORM:
-        dz += 2.0 * tl.load(numbers + SQUARE * N) * times * x
+        dz += tl.load(numbers + NORM_SLOPE * N) * times * (x * tl.load(numbers + INVERSE * N))
     dz = tl.where(y == ignored, 0.0, dz)
     if CLAMP:
-        dz = tl.minimum(tl.maximum(dz, -limit), limit)
+        dz = tl.clamp(dz, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
     tl.store(z, dz.to(z.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["N", "ignored"])
-def _reduce(numbers, label, out, N, ignored, MEAN: tl.constexpr, BLOCK: tl.constexpr):
+def _reduce(numbers, label, value, share, N, ignored, MEAN: tl.constexpr, BLOCK: tl.constexpr):
+    N = N.to(tl.int64)
     values = tl.zeros([BLOCK], dtype=tl.float32)
     masses = tl.zeros([BLOCK], dtype=tl.float32)
     counted = tl.zeros([BLOCK], dtype=tl.int32)
@@ -239,18 +254,18 @@ def _reduce(numbers, label, out, N, ignored, MEAN: tl.constexpr, BLOCK: tl.const
             masses += tl.load(numbers + MASS * N + rows, mask=rows < N, other=0.0)
             counted += (tl.load(label + rows, mask=rows < N, other=ignored) != ignored).to(tl.int32)
         start += BLOCK
-    value = tl.sum(values, 0)
-    share = 1.0
+    total = tl.sum(values, 0)
+    factor = 1.0
     if MEAN:
         mass = tl.sum(masses, 0)
-        value = value / mass
-        share = tl.where(tl.sum(counted, 0) > 0, 1.0 / mass, 0.0)  # no sample counts: no gradient
-    tl.store(out, value)
-    tl.store(out + 1, share)
+        total = total / mass
+        factor = tl.where(tl.sum(counted, 0) > 0, 1.0 / mass, 0.0)  # no sample counts: no gradient
+    tl.store(value, total)
+    tl.store(share, factor)
 
 
 def put_numbers(z: Tensor, label: Tensor, loss: RowLoss, into: Tensor) -> None:
-    """Of each row of logits (n, K), the numbers above, into (8, n)."""
+    """Of each row of logits (n, K), the numbers above, into (LINES, n)."""
     block = _block(z)
     _numbers[(z.shape[0],)](
         z, z.stride(0), label, loss.class_weight, loss.offset, into, into.stride(0), z.shape[1], loss.ignored,
@@ -268,24 +283,24 @@ def put_gradient(
     upstream: Tensor | None = None,
     share: Tensor | None = None,
 ) -> None:
-    """Put the gradient of the logits (n, K) in their place, from the numbers (8, n) of each row.
+    """Put the gradient of the logits (n, K) in their place, from the numbers (LINES, n) of each row.
 
     Times one number a row, `upstream` (n,), or times the numbers `upstream` and `share`, or times nothing.
     """
     block = _block(z)
     _gradient[(z.shape[0], triton.cdiv(z.shape[1], block))](
         z, z.stride(0), label, loss.offset, numbers, upstream, share, numbers.stride(0), z.shape[1], loss.ignored,
-        LARGEST.get(z.dtype, 0.0), KIND=int(loss.kind), HAS_OFFSET=loss.offset is not None, SMOOTH=loss.smooth,
-        PER_ROW=upstream is not None and share is None, SHARED=share is not None, CLAMP=z.dtype in LARGEST,
+        LIMIT.get(z.dtype, 0.0), KIND=int(loss.kind), HAS_OFFSET=loss.offset is not None, SMOOTH=loss.smooth,
+        PER_ROW=upstream is not None and share is None, SHARED=share is not None, CLAMP=z.dtype in LIMIT,
         BLOCK=block, num_warps=4 if block <= 1024 else 8,
     )  # fmt: skip
 
 
-def reduced(numbers: Tensor, label: Tensor, loss: RowLoss, mean: bool) -> Tensor:
-    """The sum or the mean of the values, and what the gradient is multiplied by for it, (2,)."""
-    out = numbers.new_empty(2)
-    _reduce[(1,)](numbers, label, out, numbers.shape[1], loss.ignored, MEAN=mean, BLOCK=1024, num_warps=4)
-    return out
+def reduced(numbers: Tensor, label: Tensor, loss: RowLoss, mean: bool) -> tuple[Tensor, Tensor]:
+    """The sum or the mean of the values, and what the gradient is multiplied by for it."""
+    value, share = numbers.new_empty(()), numbers.new_empty(())  # no views of one tensor: the caller may write to one
+    _reduce[(1,)](numbers, label, value, share, numbers.shape[1], loss.ignored, MEAN=mean, BLOCK=1024, num_warps=4)
+    return value, share
 
 
 def _block(z: Tensor) -> int:

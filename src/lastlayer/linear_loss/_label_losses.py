@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lastlayer.losses import Loss
 from lastlayer.losses._target import read_class_vector
+from lastlayer.losses.logit_adjusted import check_counts
 from lastlayer.losses.soft_logit_norm import default_tau
 
 
@@ -30,7 +31,8 @@ class Kind(IntEnum):
 
 
 Numbers = tuple[float, float, float, float]
-LINES = 8  # numbers kept of a row
+LINES = 9  # numbers kept of a row
+NO_LABEL = -(2**63)  # ignored where nothing is
 
 
 @dataclass(frozen=True)
@@ -61,17 +63,20 @@ FORMS: dict[str, tuple[Kind, Callable[[dict[str, Any], int], tuple[float, ...]]]
 VECTORS = {"weight", "counts"}  # the hyperparameters that may be tensors; any other that is one has no place here
 
 
-def row_loss(name: str, loss: Loss, K: int, device: torch.device) -> RowLoss | None:
-    """The loss for the kernels; None if it has no such form."""
+def has_form(name: str, loss: Loss) -> bool:
+    """Whether the kernels can compute the loss."""
     if name not in FORMS or type(loss).forward is not Loss.forward:
-        return None
+        return False
     options: dict[str, Any] = loss.hyperparameters()
     tensors = {option: value for option, value in options.items() if isinstance(value, Tensor)}
     if not tensors.keys() <= VECTORS or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())):
-        return None
-    smoothing = options.get("label_smoothing", 0.0)
-    if smoothing and (name not in ("ce", "ls") or options["weight"] is not None):
-        return None
+        return False
+    return not options.get("label_smoothing") or (name in ("ce", "ls") and options["weight"] is None)
+
+
+def row_loss(name: str, loss: Loss, K: int, device: torch.device) -> RowLoss:
+    """A loss that has such a form, for the kernels."""
+    options: dict[str, Any] = loss.hyperparameters()
     plain = tuple((option, value) for option, value in options.items() if option not in VECTORS)
     kind, numbers = _read_numbers(name, type(loss).function, K, plain)
     weight = offset = None
@@ -79,12 +84,14 @@ def row_loss(name: str, loss: Loss, K: int, device: torch.device) -> RowLoss | N
         weight = _of_classes(options["weight"], "weight", K, device)
     if name == "logit-adjusted":
         counts = _of_classes(options["counts"], "counts", K, device)
+        check_counts(counts)
         offset = options["tau"] * torch.log_softmax(counts.log(), 0)
-    return RowLoss(kind, numbers, int(options["ignore_index"]), weight, offset, smoothing > 0)
+    ignored = NO_LABEL if options["ignore_index"] is None else int(options["ignore_index"])
+    return RowLoss(kind, numbers, ignored, weight, offset, options.get("label_smoothing", 0.0) > 0)
 
 
 def _of_classes(values: Tensor, name: str, K: int, device: torch.device) -> Tensor:
-    return read_class_vector(values, name, torch.empty(0, K, device=device)).contiguous()
+    return read_class_vector(values, name, torch.empty(0, K, dtype=torch.float32, device=device)).contiguous()
 
 
 def _tau(tau: float | None, K: int, gamma: float) -> float:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
 from lastlayer.linear_loss._compiled import kernels, label_kernels
-from lastlayer.linear_loss._function import Algorithm, Gradients, Layer
-from lastlayer.linear_loss._label_losses import LINES, RowLoss, row_loss
+from lastlayer.linear_loss._function import Gradients, Layer
+from lastlayer.linear_loss._label_losses import LINES, RowLoss, has_form, row_loss
 from lastlayer.linear_loss._rows import Once, logits_buffer, logits_into
 from lastlayer.linear_loss._sums import RowGradients
 from lastlayer.linear_loss._target import chunks
@@ -20,24 +21,27 @@ from lastlayer.losses._target import check_label_range, check_same_device, may_r
 SPARSE_PAYS = 2**38  # N d K, from which single entries of a gradient gain more over products than their search costs
 
 
-def by_kernels(name: str, loss: Loss, target: Target, features: Tensor, K: int, rows: int) -> Algorithm | None:
-    """The loss by kernels, where the device has them and it is of one label a sample; else None."""
+def takes(target: Target, name: str, loss: Loss, features: Tensor, K: int) -> TypeGuard[Tensor]:
+    """Whether the target is one label a sample and the device has kernels for the loss."""
     N, d = features.shape
     if kernels(features) is None or N == 0 or not isinstance(target, Tensor) or target.shape != (N,):
-        return None
+        return False
     if target.dtype is torch.bool or target.is_floating_point() or target.is_complex():
-        return None
-    if name in SPARSE and N * d * K > SPARSE_PAYS:
-        return None
+        return False
+    return has_form(name, loss) and not (name in SPARSE and N * d * K > SPARSE_PAYS)
+
+
+def by_kernels(target: Tensor, name: str, loss: Loss, features: Tensor, K: int, rows: int) -> OneChunk | Chunks:
+    """The loss by kernels, which take it."""
     found = row_loss(name, loss, K, features.device)
-    if found is None:
-        return None
     check_same_device(target, "target", features)
     label = target.long().contiguous()
+    options = loss.hyperparameters()
     if may_read(label):
-        check_label_range("target", torch.where(label == found.ignored, 0, label), K, found.ignored)
-    reduction: str = loss.hyperparameters()["reduction"]
-    return OneChunk(found, label, reduction) if rows >= N else Chunks(found, label, reduction, rows)
+        check_label_range("target", torch.where(label == found.ignored, 0, label), K, options["ignore_index"])
+    if rows >= len(label):
+        return OneChunk(found, label, options["reduction"])
+    return Chunks(found, label, options["reduction"], rows)
 
 
 class OneChunk:
@@ -53,9 +57,9 @@ class OneChunk:
         self.kernels.put_numbers(z, self.label, self.loss, numbers)
         share = None
         if self.reduction == "none":
-            value = numbers[0]
+            value = numbers[0].clone()  # no view: the caller may write to it
         else:
-            value, share = self.kernels.reduced(numbers, self.label, self.loss, self.reduction == "mean").unbind()
+            value, share = self.kernels.reduced(numbers, self.label, self.loss, self.reduction == "mean")
         return value, (Once(z), numbers, share) if layer.wants_any else None
 
     def backward(self, layer: Layer, kept: Any, upstream: Tensor) -> Gradients:
@@ -80,30 +84,34 @@ class Chunks:
 
     def forward(self, layer: Layer) -> tuple[Tensor, Any]:
         gradients = RowGradients(layer) if layer.wants_any and self.reduction != "none" else None
-        numbers = self._chunks(layer, gradients, None)
+        numbers = torch.empty(LINES, len(layer.features), dtype=torch.float32, device=layer.features.device)
+        for some, z in self._logits(layer):
+            self.kernels.put_numbers(z, self.label[some], self.loss, numbers[:, some])
+            if gradients is not None:
+                self._add(gradients, layer, some, z, numbers, None)
         if self.reduction == "none":
-            return numbers[0], None
-        value, share = self.kernels.reduced(numbers, self.label, self.loss, self.reduction == "mean").unbind()
-        return value, None if gradients is None else (Once(gradients), share)
+            return numbers[0].clone(), (Once(None), numbers, None)
+        value, share = self.kernels.reduced(numbers, self.label, self.loss, self.reduction == "mean")
+        return value, (Once(gradients), numbers, share)
 
     def backward(self, layer: Layer, kept: Any, upstream: Tensor) -> Gradients:
-        once, share = (None, None) if kept is None else kept
-        gradients: RowGradients | None = None if once is None else once.take()
+        once, numbers, share = kept
+        gradients: RowGradients | None = once.take()
         if gradients is None:  # one value a sample, or a graph that is kept and asks again
             gradients = RowGradients(layer)
-            self._chunks(layer, gradients, upstream.contiguous() if share is None else None)
+            for some, z in self._logits(layer):
+                self._add(gradients, layer, some, z, numbers, upstream[some].contiguous() if share is None else None)
         return gradients.finish(1.0 if share is None else upstream * share)
 
-    def _chunks(self, layer: Layer, gradients: RowGradients | None, upstream: Tensor | None) -> Tensor:
-        """The numbers of every sample; its gradient, times its upstream number, goes into the gradients."""
-        N = len(layer.features)
+    def _logits(self, layer: Layer) -> Iterator[tuple[slice, Tensor]]:
+        """Some samples and their logits, in memory that the next ones will take."""
         buffer = logits_buffer(layer, self.size)
-        numbers = torch.empty(LINES, N, dtype=torch.float32, device=buffer.device)
-        for low, high in chunks(N, self.size):
-            z, label, some = logits_into(buffer[: high - low], layer, low, high), self.label[low:high], slice(low, high)
-            self.kernels.put_numbers(z, label, self.loss, numbers[:, some])
-            if gradients is not None:
-                own = None if upstream is None else upstream[some]
-                self.kernels.put_gradient(z, label, self.loss, numbers[:, some], own)
-                gradients.add(layer, low, high, z)
-        return numbers
+        for low, high in chunks(len(layer.features), self.size):
+            yield slice(low, high), logits_into(buffer[: high - low], layer, low, high)
+
+    def _add(
+        self, gradients: RowGradients, layer: Layer, some: slice, z: Tensor, numbers: Tensor, upstream: Tensor | None
+    ) -> None:
+        """Put in the gradient of some samples, each times its upstream number."""
+        self.kernels.put_gradient(z, self.label[some], self.loss, numbers[:, some], upstream)
+        gradients.add(layer, some.start, some.stop, z)

@@ -89,6 +89,11 @@ def input_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
     return narrow(gradient, weight.dtype) @ weight
 
 
+def on_its_device(tensor: Tensor) -> torch.cuda.device_of:
+    """Make the tensor's device the current one: that is where Triton launches, wherever its arguments are."""
+    return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call]
+
+
 def in_full_precision(tensor: Tensor) -> torch.autocast:
     """Turn autocast off: the products are in the dtype of their inputs already, and the sums must not be rounded."""
     return torch.autocast(tensor.device.type, enabled=False)

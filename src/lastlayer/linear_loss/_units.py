@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lastlayer.linear_loss._compiled import kernels
-from lastlayer.linear_loss._products import wide
+from lastlayer.linear_loss._products import on_its_device, wide
 
 LONGEST = 8192  # entries of a row that fit the registers of a program
 
@@ -30,7 +30,8 @@ class _Unit(torch.autograd.Function):
         x = x.contiguous()
         ctx.save_for_backward(x)
         ctx.scale = scale
-        return kernels(x).unit(x, scale, dtype)  # type: ignore[no-any-return]
+        with on_its_device(x):
+            return kernels(x).unit(x, scale, dtype)  # type: ignore[no-any-return]
 
     @staticmethod
     @once_differentiable

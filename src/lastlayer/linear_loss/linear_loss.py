@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lastlayer._rows import unit
 from lastlayer.linear_loss._function import fused
-from lastlayer.linear_loss._label_rows import by_kernels
+from lastlayer.linear_loss._label_rows import by_kernels, takes
 from lastlayer.linear_loss._paths import by_classes, by_rows
 from lastlayer.linear_loss._products import in_full_precision, wide
 from lastlayer.linear_loss._shards import Shard, read_shard
@@ -53,7 +53,9 @@ def linear_loss(
             likes; all else is given alike on every rank and speaks of all K classes: features, target, the loss with
             its class weights and `num_classes`. Every rank gets the loss, and the gradients one process would have:
             those of its own rows, and the whole one of the features. Not for DDP to average.
-        plan: a `Plan`, which fixes the path; None takes `plan(N, d, K, loss, device=...)`. No other path is taken.
+        plan: a `Plan`, which fixes the path; None takes `plan(N, d, K, loss, device=...)`, and up to 2^24 logits the
+            dense path where that counts on kernels that do not take the target, the dtype or a learnable number of the
+            loss. No other path is taken.
 
     Returns:
         What the loss returns: a scalar, or (N,) for reduction "none"; float32 for half precision, else the input's
@@ -117,21 +119,20 @@ def linear_loss(
         raise ValueError(
             f"{type(module).__name__} was made for num_classes={module.num_classes}, there are {K} classes"
         )
-    chosen = _plan_of(features, weight, target, module, shard) if plan is None else plan
+    chosen = _plan_of(name, features, weight, target, module, shard) if plan is None else plan
+    if chosen.path != "dense" and torch._C._are_functorch_transforms_active():
+        raise RuntimeError(
+            f"torch.func (grad, vmap, jvp) does not go through path={chosen.path!r} of linear_loss: plan 'dense' has it"
+        )
     features, weight, bias = _layer(features, weight, bias, normalized, scale, in_parts=chosen.path != "dense")
     if chosen.path == "dense":
         if isinstance(module, LargeMarginLoss):
             return module(features, weight, target)  # type: ignore[no-any-return]
         return module(F.linear(features, weight, bias), target)  # type: ignore[no-any-return]
-    if torch._C._are_functorch_transforms_active():
-        raise RuntimeError(
-            f"torch.func (grad, vmap, jvp) does not go through path={chosen.path!r} of linear_loss: plan 'dense' has it"
-        )
     with in_full_precision(features):
-        if chosen.rows is not None:
-            algorithm = by_kernels(name, module, target, features, K, chosen.rows)
-            if algorithm is not None:
-                return fused(algorithm, features, weight, bias)
+        if chosen.rows is not None and takes(target, name, module, features, K):
+            algorithm = by_kernels(target, name, module, features, K, chosen.rows)
+            return fused(algorithm, features, weight, bias, algorithm.label)
         batch = read_batch(module, target, N, K, features, wide(features.dtype))
         if chosen.path == "rows":
             assert chosen.rows is not None
@@ -150,15 +151,19 @@ def _check_loss(name: str, module: Loss, bias: Tensor | None, plan: Plan | None)
         raise ValueError("large-margin has no bias: its margin is an angle between feature and weight; give bias=None")
 
 
-def _plan_of(features: Tensor, weight: Tensor, target: Target, module: Loss, shard: Shard | None) -> Plan:
+def _plan_of(name: str, features: Tensor, weight: Tensor, target: Target, module: Loss, shard: Shard | None) -> Plan:
     """The plan where none is given; of a sharded weight, tiles of the classes held here."""
     (N, d), held, device = features.shape, weight.shape[0], features.device.type
     if shard is not None:
         return Plan("classes", f"{held} of {shard.K} classes are here", classes=tile(N, held, device))
-    if N * held <= SMALL and (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()):
+    few = N * held <= SMALL
+    if few and (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()):
         return Plan("dense", "few logits, and ordinary code to be transformed")
     probabilities = isinstance(target, Tensor) and target.is_floating_point() and target.dim() == 2
-    return choose(N, d, held, module, probabilities=probabilities, device=device)
+    found = choose(N, d, held, module, probabilities=probabilities, device=device)
+    if few and found.rows is not None and not takes(target, name, module, features, held):
+        return Plan("dense", "few logits, and the kernels that the plan counts on do not take them")
+    return found
 
 
 def _read_group(group: Group, name: str, plan: Plan | None, features: Tensor, weight: Tensor) -> Shard:

@@ -149,7 +149,7 @@ def name_of(loss: Loss | str) -> str:
     for name in available():
         if entry(name).module is type(loss):
             return name
-    return type(loss).__name__
+    return f"{type(loss).__module__}.{type(loss).__qualname__}"  # not a name of the registry, whatever it is called
 
 
 def module_of(loss: Loss | str) -> Loss:

@@ -45,10 +45,15 @@ def logit_adjusted(
     check_range("tau", tau, 0.0)
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
     frequencies = read_class_vector(counts, "counts", problem.logits)
-    if is_violated(lambda n: (n > 0).all(), frequencies):
-        raise ValueError("counts must be positive: a class without training samples has no logarithm to add")
+    check_counts(frequencies)
     prior = (frequencies / frequencies.sum()).log()
     return softmax_cross_entropy(problem, problem.logits + tau * problem.row_of_classes(prior))
+
+
+def check_counts(counts: Tensor) -> None:
+    """Raise for a class without samples, where the counts may be read."""
+    if is_violated(lambda n: (n > 0).all(), counts):
+        raise ValueError("counts must be positive: a class without training samples has no logarithm to add")
 
 
 @register("logit-adjusted")

@@ -1,0 +1,177 @@
+"""Losses of one label a sample by kernels, as a caller meets them: what may be written to, changed, moved and left out.
+
+By Triton's interpreter where there is no GPU. The numbers themselves: test_kernels.py and test_label_kernels.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+pytest.importorskip("triton")
+
+from lastlayer import losses
+from lastlayer.linear_loss import Plan, _compiled, _kernels, _label_kernels, linear_loss
+from tests.linear_loss.cases import dense, layer, make, target
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+N, D, K = 6, 5, 7
+PLANS = [Plan("rows", "chunks", rows=4), Plan("rows", "one chunk", rows=100)]
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")  # numpy's, of 0 / 0
+every_plan = pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.why)
+
+
+@pytest.fixture(autouse=True)
+def on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_compiled, "pays", lambda tensor: True)
+
+
+def parts_and_labels() -> tuple[list[Any], torch.Tensor]:
+    parts = [p.to(DEVICE).detach().requires_grad_() for p in layer(N, D, K, dtype=torch.float32)]
+    return parts, target("index", N, K).to(DEVICE)
+
+
+@every_plan
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_the_loss_can_be_written_to(reduction: str, plan: Plan) -> None:
+    """As training loops do: loss += penalty, loss /= steps."""
+    parts, labels = parts_and_labels()
+    module = losses.SoftLogitNormLoss(reduction=reduction)
+    value = linear_loss(*parts[:2], labels, module, parts[2], plan=plan)
+    expected = dense(module, parts, labels)
+    for loss in (value, expected):
+        loss += 3.0
+        loss /= 2
+    torch.testing.assert_close(value, expected)
+    wanted = torch.autograd.grad(expected.sum(), parts)
+    torch.testing.assert_close(torch.autograd.grad(value.sum(), parts), wanted, rtol=1e-4, atol=1e-5)
+
+
+@every_plan
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_target_that_changed_before_the_backward_pass_is_an_error(reduction: str, plan: Plan) -> None:
+    parts, labels = parts_and_labels()
+    value = linear_loss(*parts[:2], labels, losses.CrossEntropyLoss(reduction=reduction), plan=plan)
+    labels.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        value.sum().backward()
+
+
+@every_plan
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_class_weights_that_changed_since_are_those_of_the_forward_pass(reduction: str, plan: Plan) -> None:
+    parts, labels = parts_and_labels()
+    module = losses.CrossEntropyLoss(weight=torch.linspace(0.5, 2.0, K), reduction=reduction).to(DEVICE)
+    wanted = torch.autograd.grad(dense(module, [*parts[:2], None], labels).sum(), parts[:2])
+    value = linear_loss(*parts[:2], labels, module, plan=plan).sum()
+    module.weight.mul_(3.0)
+    for retain in (True, False):
+        found = torch.autograd.grad(value, parts[:2], retain_graph=retain)
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@every_plan
+def test_no_label_is_ignored(plan: Plan) -> None:
+    parts, labels = parts_and_labels()
+    module = losses.CrossEntropyLoss(ignore_index=None)
+    value = linear_loss(*parts[:2], labels, module, parts[2], plan=plan)
+    torch.testing.assert_close(value, dense(module, parts, labels))
+    labels[0] = -100
+    message = rf"target has the label -100, but there are {K} classes: labels must lie in 0..{K - 1}$"
+    with losses.check_labels(), pytest.raises(ValueError, match=message):
+        linear_loss(*parts[:2], labels, module, plan=plan)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_numbers_of_classes_are_float32_whatever_the_default_is(dtype: torch.dtype) -> None:
+    parts, labels = parts_and_labels()
+    modules = [
+        losses.CrossEntropyLoss(weight=torch.linspace(0.511, 2.0, K)).to(DEVICE),
+        losses.LogitAdjustedLoss(counts=1001 * torch.arange(1, K + 1)).to(DEVICE),
+    ]
+    expected = [dense(module, parts, labels) for module in modules]
+    torch.set_default_dtype(dtype)
+    try:
+        found = [linear_loss(*parts[:2], labels, module, parts[2], plan=PLANS[1]) for module in modules]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_class_without_samples_is_an_error_where_values_may_be_read() -> None:
+    parts, labels = parts_and_labels()
+    module = losses.LogitAdjustedLoss(counts=torch.arange(K)).to(DEVICE)
+    with losses.check_labels(), pytest.raises(ValueError, match="counts must be positive"):
+        linear_loss(*parts[:2], labels, module, plan=PLANS[1])
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_transforms_are_refused_in_words(normalized: bool) -> None:
+    (h, w, _), labels = parts_and_labels()
+    with pytest.raises(RuntimeError, match="plan 'dense' has it"):
+        torch.func.grad(lambda x: linear_loss(x, w, labels, "ce", normalized=normalized, plan=PLANS[0]))(h.detach())
+
+
+def test_few_logits_that_the_kernels_do_not_take_are_dense(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of rows counts on kernels, but they have no mixed pairs, no float64 and no learnable class weights."""
+    module = sys.modules["lastlayer.linear_loss.linear_loss"]  # its name is that of the function
+    monkeypatch.setattr(module, "choose", lambda *_, **__: PLANS[0])
+    monkeypatch.setattr(module, "by_rows", lambda *_: pytest.fail("not dense"))
+    (h, w, _), labels = parts_and_labels()
+    class_weight = torch.nn.Parameter(torch.linspace(0.5, 2.0, K, device=DEVICE))
+    learnable = losses.FocalLoss(weight=class_weight)
+    for loss, given, dtype in (
+        (make("ce", K), (labels, labels.flip(0), 0.3), h.dtype),
+        (make("sln", K), labels, torch.float64),
+        (learnable, labels, h.dtype),
+    ):
+        value = linear_loss(h.to(dtype), w.to(dtype), given, loss)
+        torch.testing.assert_close(value, loss(h.to(dtype) @ w.to(dtype).T, given))
+    (wanted,) = torch.autograd.grad(learnable(h @ w.T, labels), class_weight)
+    torch.testing.assert_close(torch.autograd.grad(value, class_weight)[0], wanted)
+
+
+@every_plan
+def test_kernels_are_launched_on_the_device_of_the_features(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton takes the current device, which need not be that of a layer on the last of several GPUs."""
+    current: list[torch.device] = []
+    launched = []
+
+    @contextlib.contextmanager
+    def device_of(tensor: torch.Tensor) -> Iterator[None]:
+        current.append(tensor.device)
+        yield
+        current.pop()
+
+    def seen(module: Any, name: str) -> None:
+        launch = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *given: (launched.append((name, [*current])), launch(*given))[1])
+
+    parts, labels = parts_and_labels()
+    _compiled._kernels_on.cache_clear()
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    for module, name in ((_kernels, "times"), (_kernels, "unit"), (_label_kernels, "put_numbers")):
+        seen(module, name)
+    with torch.no_grad():
+        linear_loss(*parts[:2], labels, "ce", normalized=True, plan=plan)
+    linear_loss(*parts[:2], labels, "ce", normalized=True, plan=plan)
+    assert {name for name, _ in launched} == {"times", "unit", "put_numbers"}
+    assert all(devices == [parts[0].device] for _, devices in launched)
+
+
+def test_a_loss_of_the_users_own_with_a_name_of_ours() -> None:
+    class ce(losses.Loss):
+        function = staticmethod(losses.mse)
+
+    parts, labels = parts_and_labels()
+    with torch.no_grad():
+        value = linear_loss(*parts[:2], labels, ce(), parts[2], plan=PLANS[0])
+        torch.testing.assert_close(value, losses.mse(parts[0] @ parts[1].T + parts[2], labels))
