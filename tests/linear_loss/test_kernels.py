@@ -43,7 +43,9 @@ MODULES: dict[str, Callable[..., losses.Loss]] = {
     "sln": lambda **common: losses.SoftLogitNormLoss(K, **common),
     "sln, gamma": lambda **common: losses.SoftLogitNormLoss(K, gamma=0.3, tau=0.5, **common),
     **{name: lambda name=name, **common: make(name, K, **common) for name in
-       ["ln", "self-norm", "focal", "soft-margin", "logit-adjusted", "bce", "arc-margin", "max-margin"]},
+       ["ln", "self-norm", "focal", "soft-margin", "logit-adjusted", "bce", "arc-margin", "max-margin", "nce", "mse"]},
+    "nce, without the label": lambda **common: losses.NceLoss(K, num_noise=3, include_target=False, **common),
+    "mse, rescaled": lambda **common: losses.MseLoss(K, kappa=3.0, beta=2.0, **common),
 }  # fmt: skip
 
 

@@ -1,9 +1,9 @@
 """Triton kernels of the losses of one label a sample: a few numbers of each row of logits, then the gradient in place.
 
-A loss of the softmax family sees the false logits through their log-sum alone, binary cross-entropy through a sum of
-softplus, the hinge through the largest: from that number, the true logit and, where a loss wants it, the norm or the
-plain sum, each row's loss and its slopes follow in closed form. The second kernel reads the logits once more and writes
-the gradient over them.
+A loss of the softmax family sees the false logits through their log-sum alone, binary cross-entropy and nce through a
+sum of softplus, mse through one of squares, the hinge through the largest: from that number, the true logit and, where
+a loss wants it, the norm or the plain sum, each row's loss and its slopes follow in closed form. The second kernel
+reads the logits once more and writes the gradient over them.
 
 Imported where it is used, and only where Triton is there. `TRITON_INTERPRET=1` runs them on a CPU, for tests.
 """
@@ -28,6 +28,7 @@ FOCAL = tl.constexpr(int(Kind.FOCAL))
 SELF_NORM = tl.constexpr(int(Kind.SELF_NORM))
 ARC = tl.constexpr(int(Kind.ARC))
 HINGE = tl.constexpr(int(Kind.HINGE))
+SQUARES = tl.constexpr(int(Kind.SQUARES))
 
 # What is kept of a row, one line each.
 VALUE = tl.constexpr(0)
@@ -107,7 +108,9 @@ def _numbers(
         false = (columns < K) & (columns != y)
         x = tl.load(z + columns, mask=columns < K, other=0.0).to(tl.float32)
         if KIND == BINARY:
-            total += tl.sum(tl.where(false, _softplus(x), 0.0), 0)
+            total += tl.sum(tl.where(false, _softplus(x + a), 0.0), 0)
+        elif KIND == SQUARES:
+            total += tl.sum(tl.where(false, x * x, 0.0), 0)
         elif KIND == HINGE:
             here = tl.max(tl.where(false, x, -float("inf")), 0)
             plain += tl.sum(tl.where(false & (x != x), 1.0, 0.0), 0)  # a maximum passes over NaN
@@ -133,9 +136,14 @@ def _numbers(
     even = 0.0
     norm_slope = 0.0
     if KIND == BINARY:
-        value = total + _softplus(-t)
-        slope = 1.0
-        d_true = -_logistic(-t)
+        score = t + a
+        value = b * (total + tl.where(c == 0, 0.0, c * _softplus(score))) + _softplus(-score)
+        slope = b
+        d_true = b * c * _logistic(score) - _logistic(-score)
+    elif KIND == SQUARES:
+        value = a * (t - b) * (t - b) + total
+        slope = 2.0
+        d_true = 2.0 * a * (t - b)
     elif KIND == HINGE:
         lack = a - t + tl.where(plain > 0, float("nan"), largest)  # one class has no others: -inf
         value = tl.where(lack < 0, 0.0, lack)
@@ -201,7 +209,7 @@ def _numbers(
 
 @triton.jit(do_not_specialize=["N", "ignored"])
 def _gradient(
-    z, stride, label, offset, numbers, upstream, share, N, K: tl.constexpr, ignored, limit,
+    z, stride, label, offset, numbers, upstream, share, N, K: tl.constexpr, ignored, a, limit,
     KIND: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr, PER_ROW: tl.constexpr, SHARED: tl.constexpr,
     CLAMP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -221,7 +229,9 @@ def _gradient(
     slope = tl.load(numbers + SLOPE * N) * times
     x = tl.load(z, mask=inside, other=0.0).to(tl.float32)
     if KIND == BINARY:
-        dz = slope * _logistic(x)
+        dz = slope * _logistic(x + a)
+    elif KIND == SQUARES:
+        dz = slope * x
     elif KIND == HINGE:
         dz = tl.where(x == largest, slope, 0.0)
     else:
@@ -290,9 +300,9 @@ def put_gradient(
     block = _block(z)
     _gradient[(z.shape[0], triton.cdiv(z.shape[1], block))](
         z, z.stride(0), label, loss.offset, numbers, upstream, share, numbers.stride(0), z.shape[1], loss.ignored,
-        LIMIT.get(z.dtype, 0.0), KIND=int(loss.kind), HAS_OFFSET=loss.offset is not None, SMOOTH=loss.smooth,
-        PER_ROW=upstream is not None and share is None, SHARED=share is not None, CLAMP=z.dtype in LIMIT,
-        BLOCK=block, num_warps=4 if block <= 1024 else 8,
+        loss.numbers[1], LIMIT.get(z.dtype, 0.0), KIND=int(loss.kind), HAS_OFFSET=loss.offset is not None,
+        SMOOTH=loss.smooth, PER_ROW=upstream is not None and share is None, SHARED=share is not None,
+        CLAMP=z.dtype in LIMIT, BLOCK=block, num_warps=4 if block <= 1024 else 8,
     )  # fmt: skip
 
 

@@ -23,11 +23,12 @@ class Kind(IntEnum):
 
     SOFTMAX = 0  # cross-entropy, the true score less a; smoothed by b
     NORM = 1  # cross-entropy of logits that are divided by their norm to the power a
-    BINARY = 2
+    BINARY = 2  # logistic losses of z + a, the false ones b times; c times that of the label as if it were false too
     FOCAL = 3  # exponent a
     SELF_NORM = 4  # strength a
     ARC = 5  # cross-entropy, the true angle enlarged by one of cosine a, sine b and radians c
     HINGE = 6  # margin a
+    SQUARES = 7  # the true one a times, from b
 
 
 Numbers = tuple[float, float, float, float]
@@ -54,11 +55,13 @@ FORMS: dict[str, tuple[Kind, Callable[[dict[str, Any], int], tuple[float, ...]]]
     "soft-margin": (Kind.SOFTMAX, lambda o, K: (1.0, o["margin"])),
     "sln": (Kind.NORM, lambda o, K: (1 / _tau(o["tau"], K, o["gamma"]), o["gamma"])),
     "ln": (Kind.NORM, lambda o, K: (1 / _tau(o["tau"], K, 1.0), 1.0)),
-    "bce": (Kind.BINARY, lambda o, K: (1.0,)),
+    "bce": (Kind.BINARY, lambda o, K: (1.0, 0.0, 1.0, 0.0)),
+    "nce": (Kind.BINARY, lambda o, K: (1.0, -math.log(o["num_noise"] / K), o["num_noise"] / K, o["include_target"])),
     "focal": (Kind.FOCAL, lambda o, K: (1.0, o["gamma"])),
     "self-norm": (Kind.SELF_NORM, lambda o, K: (1.0, o["alpha"])),
     "arc-margin": (Kind.ARC, lambda o, K: (o["scale"], math.cos(o["margin"]), math.sin(o["margin"]), o["margin"])),
     "max-margin": (Kind.HINGE, lambda o, K: (1.0, o["margin"])),
+    "mse": (Kind.SQUARES, lambda o, K: (1.0, o["kappa"], o["beta"])),
 }
 VECTORS = {"weight", "counts"}  # the hyperparameters that may be tensors; any other that is one has no place here
 

@@ -69,8 +69,7 @@ def plan(
 
     On a GPU a chunk is computed in place, so there are 2^28 logits in one: rows if those are of 512 samples or of all;
     but of `large-margin`, whose chunks also read and write the whole weight, as above. A tile has 2^25. Dense goes up
-    to 2^20 logits only where a loss of labels has kernels of its own: all but mse, nce, large-margin and the batch
-    losses.
+    to 2^20 logits only where a loss of labels has kernels of its own: all but large-margin and the batch losses.
 
     A loss that has no form by class tiles takes rows whatever their number; `why` says so.
 
@@ -101,7 +100,9 @@ def plan(
         raise ValueError(f"linear_loss has no place for {NEVER[name]}: call {name!r} on the logits instead")
     in_place = torch.device(device).type == "cuda" and name != "large-margin"  # whose angles need more than the logits
     by_kernels = in_place and name in FORMS and not probabilities
-    if N * K <= SMALL and (not by_kernels or N * K <= GPU_SMALL):
+    if N * K <= SMALL and by_kernels and N * K > GPU_SMALL:
+        return Plan("rows", f"{N * K} logits; all rows of them fit a chunk", rows=N)
+    if N * K <= SMALL:
         return Plan("dense", f"{N * K} logits are few")
     rows = max(1, GPU_CHUNK // K if in_place else min(CHUNK // K, max(ENOUGH_ROWS, SMALL // K)))
     classes = tile(N, K, device)
