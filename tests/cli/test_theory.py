@@ -48,6 +48,8 @@ def test_every_command_prints_tables_json_and_a_picture(command: str, tmp_path) 
     assert text.startswith("<!DOCTYPE html>")
     assert "Plotly.newPlot" in text
     assert 'src="http' not in text  # plotly itself is in the page
+    drawn = text[text.rindex("Plotly.newPlot(") :]
+    assert drawn.count('"type":"log"') == drawn.count('"tickformat":"~g"')  # else 0.3 is labelled 3
     found = tables(command, *QUICK[command])
     assert all(isinstance(rows, list) and rows for rows in found.values())
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lastlayer import geometry
 from lastlayer.measures import MEASURES, linear_logits
+from lastlayer.reports.axes import LOG
 
 _CURVES = ("nc1", "nc2", "nc3")
 _MOST_CLASSES = 500  # a larger matrix is megabytes of page that no screen shows
@@ -52,7 +53,7 @@ def _curves(names: Sequence[str], values: Sequence[dict[str, float]]) -> go.Figu
     figure.update_layout(
         title="Neural collapse over snapshots", xaxis={"title": "snapshot", "type": "category"}, template="plotly_white"
     )
-    figure.update_yaxes(type="log", title="lower is more collapsed")
+    figure.update_yaxes(**LOG, title="lower is more collapsed")
     return figure
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from lastlayer.reports.axes import LOG
 from lastlayer.theory import Solution
 from lastlayer.theory.dynamics import Trajectory
 
@@ -37,7 +38,7 @@ def _minima(rows: list[Row]) -> go.Figure:
         figure.add_scatter(x=scales, y=[row[name] for row in rows], name=name, mode="lines+markers", col=1, row=1)
     figure.add_scatter(x=scales, y=[row["bias b*"] for row in rows], name="b*", mode="lines+markers", col=2, row=1)
     figure.update_xaxes(title="scale")
-    figure.update_yaxes(type="log", exponentformat="e", col=1, row=1)
+    figure.update_yaxes(**LOG, col=1, row=1)
     return figure
 
 
@@ -97,7 +98,7 @@ def _alignment(rows: list[Row]) -> go.Figure:
     figure = go.Figure()
     for column in ("threshold", "by the paper's argument"):
         figure.add_bar(x=[row["loss"] for row in rows], y=[row[column] for row in rows], name=column)
-    figure.update_yaxes(type="log", title="loss below which logits are separated")
+    figure.update_yaxes(**LOG, title="loss below which logits are separated")
     return figure
 
 
@@ -107,7 +108,7 @@ def _bounds(rows: list[Row]) -> go.Figure:
         figure.add_scatter(
             x=[row["epsilon"] for row in rows], y=[row[name] for row in rows], name=name, mode="lines+markers"
         )
-    figure.update_xaxes(type="log", title="excess of the loss over its minimum", exponentformat="e")
+    figure.update_xaxes(**LOG, title="excess of the loss over its minimum")
     figure.update_yaxes(title="bound on the cosine (vacuous ones are not drawn)")
     return figure
 
@@ -126,8 +127,8 @@ def _scaling(rows: list[Row]) -> go.Figure:
                 row=1,
             )
     figure.update_xaxes(title="scale")
-    figure.update_xaxes(type="log", col=1, row=1)
-    figure.update_yaxes(type="log", title="steps to collapse")
+    figure.update_xaxes(**LOG, col=1, row=1)
+    figure.update_yaxes(**LOG, title="steps to collapse")
     return figure
 
 

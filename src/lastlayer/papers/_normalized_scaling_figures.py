@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lastlayer.papers._artifact import artifact
-from lastlayer.papers._figure import LINEAR, LOG, named
+from lastlayer.papers._figure import named
 from lastlayer.papers._normalized_scaling_runs import means, network_times, part, sphere_times
 from lastlayer.papers._observations import Observations, Row
 from lastlayer.papers._table import Printed
+from lastlayer.reports.axes import LINEAR, LOG
 from lastlayer.theory.minima import normalized_binary_cross_entropy
 from lastlayer.theory.scaling import fit_exponential, fit_inverse
 
