@@ -23,6 +23,8 @@ KINDS = ["index", "probabilities", "pair", "pairs"]
 REDUCTIONS = ["none", "mean", "sum"]
 WEIGHT = torch.linspace(0.2, 2.0, K, dtype=torch.float64)
 WHOLE = Plan("dense", "test")
+PLANS = [Plan("rows", "chunks", rows=4), Plan("rows", "one chunk", rows=100)]  # for the kernels
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where they run
 
 
 def rows(size: int) -> Plan:

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 pytest.importorskip("triton")
 
 from lastlayer import losses
 from lastlayer.linear_loss import Plan, _compiled, _kernels, _rows, _sums, linear_loss
-from tests.linear_loss.cases import assert_same, dense, gradients, layer, make, target
+from tests.linear_loss.cases import DEVICE, assert_same, dense, gradients, layer, make, target
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 N, D, K = 11, 5, 37
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")  # numpy's, of 0 / 0
+pytestmark = [
+    pytest.mark.usefixtures("kernels_anywhere"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),  # numpy's, of 0 / 0
+]
 WEIGHT = torch.linspace(0.2, 2.0, K)
 ROWS = Plan("rows", "test", rows=4)
-
-
-@pytest.fixture(autouse=True)
-def on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels on a CPU too, in blocks smaller than a row."""
-    monkeypatch.setattr(_kernels, "BLOCK", 16)
-    monkeypatch.setattr(_compiled, "pays", lambda tensor: True)
-    monkeypatch.setattr(_rows, "pays", lambda tensor: True)
 
 
 def single(parts: list[Any]) -> list[Any]:

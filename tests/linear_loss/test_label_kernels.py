@@ -18,28 +18,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 pytest.importorskip("triton")
 
 from lastlayer import losses
-from lastlayer.linear_loss import Plan, _compiled, _kernels, _label_kernels, _label_losses, _units, linear_loss
-from tests.linear_loss.cases import dense, gradients, layer, make, target
+from lastlayer.linear_loss import Plan, _label_kernels, _label_losses, _units, linear_loss
+from tests.linear_loss.cases import DEVICE, PLANS, dense, gradients, layer, make, target
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 N, D, K = 6, 5, 37
-PLANS = [Plan("rows", "chunks", rows=4), Plan("rows", "one chunk", rows=100)]
 NAMES = list(_label_losses.FORMS)
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")  # numpy's, of 0 / 0
-
-
-@pytest.fixture(autouse=True, scope="module")
-def on_any_device() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_kernels, "BLOCK", 16)
-        patch.setattr(_label_kernels, "BLOCK", 16)
-        patch.setattr(_compiled, "pays", lambda tensor: True)
-        yield
+pytestmark = [
+    pytest.mark.usefixtures("kernels_anywhere"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),  # numpy's, of 0 / 0
+]
 
 
 def of_logits(name: str, z: torch.Tensor, y: torch.Tensor, plan: Plan, **options: Any) -> tuple[Any, Any, Any, Any]:
@@ -308,10 +298,12 @@ class Compiled:
 from lastlayer.linear_loss import _kernels, _label_kernels
 from lastlayer.linear_loss._label_losses import LINES, Kind, RowLoss
 
-for module in (_kernels, _label_kernels):
-    for name, kernel in list(vars(module).items()):
-        if type(kernel).__name__ == "JITFunction" and name not in ("_softplus", "_logistic", "_squares", "_rows_of"):
-            setattr(module, name, Compiled(kernel))
+for module, names in (
+    (_kernels, ("_sums", "_exponentials", "_best", "_times", "_unit", "_unit_gradient")),
+    (_label_kernels, ("_numbers", "_gradient", "_reduce")),
+):
+    for name in names:  # the rest is called by these
+        setattr(module, name, Compiled(getattr(module, name)))
 
 def empty(*shape, dtype=torch.float32):
     return torch.empty(shape, dtype=dtype, device="meta")

@@ -6,7 +6,6 @@ By Triton's interpreter where there is no GPU. The numbers themselves: test_kern
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -14,24 +13,18 @@ from typing import Any
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 pytest.importorskip("triton")
 
 from lastlayer import losses
 from lastlayer.linear_loss import Plan, _compiled, _kernels, _label_kernels, linear_loss
-from tests.linear_loss.cases import dense, layer, make, target
+from tests.linear_loss.cases import DEVICE, PLANS, dense, layer, make, target
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 N, D, K = 6, 5, 7
-PLANS = [Plan("rows", "chunks", rows=4), Plan("rows", "one chunk", rows=100)]
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")  # numpy's, of 0 / 0
+pytestmark = [
+    pytest.mark.usefixtures("kernels_anywhere"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),  # numpy's, of 0 / 0
+]
 every_plan = pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.why)
-
-
-@pytest.fixture(autouse=True)
-def on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_compiled, "pays", lambda tensor: True)
 
 
 def parts_and_labels() -> tuple[list[Any], torch.Tensor]:

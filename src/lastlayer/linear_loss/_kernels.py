@@ -12,7 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 4096
-LARGEST = {torch.float16: 65504.0}
+LIMIT = {torch.float16: 65504.0}  # of a gradient that would not be finite in the dtype
+LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -28,8 +29,8 @@ def _sums(z, stride, label, peak, out, K: tl.constexpr, BLOCK: tl.constexpr):
         x = tl.where(keep, x, -float("inf"))
         higher = tl.maximum(largest, tl.max(x, 0))
         base = tl.where(higher == -float("inf"), 0.0, higher)
-        shrink = tl.exp2((largest - base) * 1.4426950408889634)
-        total = total * shrink + tl.sum(tl.exp2((x - base) * 1.4426950408889634), 0)
+        shrink = tl.exp2((largest - base) * LOG2E)
+        total = total * shrink + tl.sum(tl.exp2((x - base) * LOG2E), 0)
         largest = higher
     tl.store(peak + row, largest)
     tl.store(out + row, total)
@@ -42,7 +43,7 @@ def _exponentials(z, stride, label, base, true, K: tl.constexpr, limit, CLAMP: t
     inside = columns < K
     at = z + row * stride + columns
     x = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    dz = tl.exp2((x - tl.load(base)) * 1.4426950408889634)
+    dz = tl.exp2((x - tl.load(base)) * LOG2E)
     y = tl.load(label + row)
     dz = tl.where(columns == y, tl.load(true + row, mask=y >= 0, other=0.0), dz)
     if CLAMP:
@@ -125,7 +126,7 @@ def sums(z: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
     """
     largest, total = (torch.empty(z.shape[0], dtype=torch.float32, device=z.device) for _ in range(2))
     if z.shape[0]:
-        _sums[(z.shape[0],)](z, z.stride(0), label, largest, total, z.shape[1], BLOCK=_block(z), num_warps=8)
+        _sums[(z.shape[0],)](z, z.stride(0), label, largest, total, z.shape[1], BLOCK=block_of(z), num_warps=8)
     return largest, total
 
 
@@ -133,10 +134,10 @@ def put_exponentials(z: Tensor, label: Tensor, base: Tensor, true: Tensor) -> No
     """Put exp(z - base) in the place of z, and at the label (n,), -1 being none, the number of the row, (n,)."""
     if not z.shape[0]:
         return
-    block = _block(z)
+    block = block_of(z)
     _exponentials[(z.shape[0], triton.cdiv(z.shape[1], block))](
-        z, z.stride(0), label, base, true, z.shape[1], LARGEST.get(z.dtype, 0.0),
-        CLAMP=z.dtype in LARGEST, BLOCK=block, num_warps=8,
+        z, z.stride(0), label, base, true, z.shape[1], LIMIT.get(z.dtype, 0.0),
+        CLAMP=z.dtype in LIMIT, BLOCK=block, num_warps=8,
     )  # fmt: skip
 
 
@@ -145,7 +146,7 @@ def best(z: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     value = torch.empty(z.shape[0], dtype=torch.float32, device=z.device)
     place, ties = torch.zeros_like(label), torch.zeros_like(label)
     if z.shape[0]:
-        _best[(z.shape[0],)](z, z.stride(0), label, value, place, ties, z.shape[1], BLOCK=_block(z), num_warps=8)
+        _best[(z.shape[0],)](z, z.stride(0), label, value, place, ties, z.shape[1], BLOCK=block_of(z), num_warps=8)
     return value, place, ties
 
 
@@ -153,8 +154,8 @@ def times(values: Tensor, factor: Tensor, out: Tensor) -> Tensor:
     """Contiguous values times a number, in the dtype and the memory of out, which may be the values'."""
     if values.numel():
         _times[(triton.cdiv(values.numel(), 4096),)](
-            values, factor, out, values.numel(), LARGEST.get(out.dtype, 0.0),
-            CLAMP=out.dtype in LARGEST, BLOCK=4096, num_warps=8,
+            values, factor, out, values.numel(), LIMIT.get(out.dtype, 0.0),
+            CLAMP=out.dtype in LIMIT, BLOCK=4096, num_warps=8,
         )  # fmt: skip
     return out
 
@@ -174,8 +175,8 @@ def unit_gradient(x: Tensor, gradient: Tensor, scale: float) -> Tensor:
     if x.shape[0]:
         shape = _rows_of_a_program(x)
         _unit_gradient[(triton.cdiv(x.shape[0], shape["ROWS"]),)](
-            x, gradient, out, x.shape[0], scale, LARGEST.get(x.dtype, 0.0), x.shape[1],
-            CLAMP=x.dtype in LARGEST, **shape,
+            x, gradient, out, x.shape[0], scale, LIMIT.get(x.dtype, 0.0), x.shape[1],
+            CLAMP=x.dtype in LIMIT, **shape,
         )  # fmt: skip
     return out
 
@@ -186,5 +187,6 @@ def _rows_of_a_program(x: Tensor) -> dict[str, int]:
     return {"ROWS": max(1, 2048 // block), "BLOCK": block, "num_warps": max(4, block // 512)}
 
 
-def _block(z: Tensor) -> int:
+def block_of(z: Tensor) -> int:
+    """Columns of (n, K) that a program takes at a time."""
     return min(BLOCK, triton.next_power_of_2(z.shape[1]))

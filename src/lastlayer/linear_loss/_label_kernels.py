@@ -11,15 +11,12 @@ Imported where it is used, and only where Triton is there. `TRITON_INTERPRET=1` 
 # mypy: ignore-errors
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from lastlayer.linear_loss._kernels import LIMIT, LOG2E, block_of
 from lastlayer.linear_loss._label_losses import Kind, RowLoss
-
-BLOCK = 4096
-LIMIT = {torch.float16: 65504.0}
 
 SOFTMAX = tl.constexpr(int(Kind.SOFTMAX))
 NORM = tl.constexpr(int(Kind.NORM))
@@ -41,7 +38,6 @@ EVEN = tl.constexpr(6)  # dL / dz of every other class beyond that
 NORM_SLOPE = tl.constexpr(7)  # dL / d||z||
 INVERSE = tl.constexpr(8)  # 1 / ||z||
 
-LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 
 
@@ -75,30 +71,26 @@ def _squares(z, inverse, K: tl.constexpr, BLOCK: tl.constexpr):
     return tl.sum(squares, 0), tl.max(sizes, 0)
 
 
-@triton.jit(do_not_specialize=["N", "ignored"])
-def _numbers(
-    z, stride, label, class_weight, offset, numbers, N, K: tl.constexpr, ignored, factor, a, b, c,
-    KIND: tl.constexpr, WEIGHTED: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
+@triton.jit
+def _inverse_norm(z, K: tl.constexpr, BLOCK: tl.constexpr):
+    """1 / ||z|| of a row; 0 of a zero row."""
+    square, size = _squares(z, 1.0, K, BLOCK)
+    zero = size < 1.1754943508222875e-38
+    unit = tl.where(zero | ((size > 1e-15) & (size < 1e15)), 1.0, size)
+    if unit != 1.0:  # such squares overflow or vanish
+        square, _ = _squares(z, 1.0 / unit, K, BLOCK)
+    return tl.where(zero, 0.0, 1.0 / tl.where(zero, 1.0, tl.sqrt(square)) / unit)
+
+
+@triton.jit
+def _over_false_classes(
+    z, y, t, factor, offset, a, K: tl.constexpr,
+    KIND: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    N = N.to(tl.int64)  # times a line it may be past 2^31
-    z += row * stride
-    y = tl.load(label + row)
-    counts = y != ignored
-    y = tl.where(counts, y, 0)
-    tl.device_assert((y >= 0) & (y < K), "a label is no class")
-    t = tl.load(z + y).to(tl.float32)
+    """Of a row: the largest score and the sum that the loss sees, that sum weighted by the logits, and a plain one.
 
-    inverse = 0.0
-    if KIND == NORM:
-        square, size = _squares(z, 1.0, K, BLOCK)
-        zero = size < 1.1754943508222875e-38
-        unit = tl.where(zero | ((size > 1e-15) & (size < 1e15)), 1.0, size)
-        if unit != 1.0:  # such squares overflow or vanish
-            square, _ = _squares(z, 1.0 / unit, K, BLOCK)
-        inverse = 1.0 / tl.where(zero, 1.0, tl.sqrt(square)) / unit
-        factor = tl.where(zero, 0.0, factor * tl.exp2(a * tl.log2(inverse)))
-
+    The hinge has the number of the largest for a sum, and the number of NaN for the plain one.
+    """
     largest = -float("inf")
     total = 0.0
     weighted = 0.0
@@ -132,6 +124,31 @@ def _numbers(
             largest = higher
         if SMOOTH:
             plain += tl.sum(tl.where(false, x - t, 0.0), 0)
+    return largest, total, weighted, plain
+
+
+@triton.jit(do_not_specialize=["N", "ignored"])
+def _numbers(
+    z, stride, label, class_weight, offset, numbers, N, K: tl.constexpr, ignored, factor, a, b, c,
+    KIND: tl.constexpr, WEIGHTED: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    N = N.to(tl.int64)  # times a line it may be past 2^31
+    z += row * stride
+    y = tl.load(label + row)
+    counts = y != ignored
+    y = tl.where(counts, y, 0)
+    tl.device_assert((y >= 0) & (y < K), "a label is no class")
+    t = tl.load(z + y).to(tl.float32)
+
+    inverse = 0.0
+    if KIND == NORM:
+        inverse = _inverse_norm(z, K, BLOCK)
+        factor = tl.where(inverse == 0, 0.0, factor * tl.exp2(a * tl.log2(tl.where(inverse == 0, 1.0, inverse))))
+
+    largest, total, weighted, plain = _over_false_classes(
+        z, y, t, factor, offset, a, K, KIND=KIND, HAS_OFFSET=HAS_OFFSET, SMOOTH=SMOOTH, BLOCK=BLOCK
+    )
 
     even = 0.0
     norm_slope = 0.0
@@ -276,7 +293,7 @@ def _reduce(numbers, label, value, share, N, ignored, MEAN: tl.constexpr, BLOCK:
 
 def put_numbers(z: Tensor, label: Tensor, loss: RowLoss, into: Tensor) -> None:
     """Of each row of logits (n, K), the numbers above, into (LINES, n)."""
-    block = _block(z)
+    block = block_of(z)
     _numbers[(z.shape[0],)](
         z, z.stride(0), label, loss.class_weight, loss.offset, into, into.stride(0), z.shape[1], loss.ignored,
         *loss.numbers, KIND=int(loss.kind), WEIGHTED=loss.class_weight is not None, HAS_OFFSET=loss.offset is not None,
@@ -297,7 +314,7 @@ def put_gradient(
 
     Times one number a row, `upstream` (n,), or times the numbers `upstream` and `share`, or times nothing.
     """
-    block = _block(z)
+    block = block_of(z)
     _gradient[(z.shape[0], triton.cdiv(z.shape[1], block))](
         z, z.stride(0), label, loss.offset, numbers, upstream, share, numbers.stride(0), z.shape[1], loss.ignored,
         loss.numbers[1], LIMIT.get(z.dtype, 0.0), KIND=int(loss.kind), HAS_OFFSET=loss.offset is not None,
@@ -311,7 +328,3 @@ def reduced(numbers: Tensor, label: Tensor, loss: RowLoss, mean: bool) -> tuple[
     value, share = numbers.new_empty(()), numbers.new_empty(())  # no views of one tensor: the caller may write to one
     _reduce[(1,)](numbers, label, value, share, numbers.shape[1], loss.ignored, MEAN=mean, BLOCK=1024, num_warps=4)
     return value, share
-
-
-def _block(z: Tensor) -> int:
-    return min(BLOCK, triton.next_power_of_2(z.shape[1]))

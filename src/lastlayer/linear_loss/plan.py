@@ -100,7 +100,7 @@ def plan(
         raise ValueError(f"linear_loss has no place for {NEVER[name]}: call {name!r} on the logits instead")
     in_place = torch.device(device).type == "cuda" and name != "large-margin"  # whose angles need more than the logits
     by_kernels = in_place and name in FORMS and not probabilities
-    if N * K <= SMALL and by_kernels and N * K > GPU_SMALL:
+    if by_kernels and GPU_SMALL < N * K <= SMALL:
         return Plan("rows", f"{N * K} logits; all rows of them fit a chunk", rows=N)
     if N * K <= SMALL:
         return Plan("dense", f"{N * K} logits are few")
