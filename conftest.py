@@ -2,12 +2,44 @@
 
 import math
 import os
+import random
 
+import hypothesis
+import numpy as np
 import pytest
 import torch
 
 if not torch.cuda.is_available():  # read when triton is imported, which torch.compile does too, in any test
     os.environ["TRITON_INTERPRET"] = "1"
+
+# A run fails for what was changed, not for what was drawn; `--seed N --hypothesis-profile default` draws otherwise.
+hypothesis.settings.register_profile("repeatable", derandomize=True)
+hypothesis.settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The seed, to try others."""
+    parser.addoption("--seed", type=int, default=0, help="what the generators start from in every test")
+
+
+def _seed(item: pytest.Item) -> None:
+    """A test draws the same whichever came before it in its process."""
+    seed = item.config.getoption("--seed")
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """For the fixtures."""
+    _seed(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """For the test, whether or not a fixture of its module was there already."""
+    _seed(item)
 
 
 @pytest.fixture(scope="session", autouse=True)
