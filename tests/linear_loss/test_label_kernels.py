@@ -144,6 +144,18 @@ def test_a_true_logit_that_overflowed_is_no_perfect_answer(name: str) -> None:
     assert linear_loss(h, w, labels, module, bias, plan=PLANS[1]).isnan()
 
 
+@pytest.mark.parametrize("name", ["ce", "ls"])
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_masked_class_is_as_in_the_dense_form(name: str, label: int) -> None:
+    """Its bias is minus infinity: the loss of a smoothed target, or of its own label, is infinite and not NaN."""
+    h, w = torch.ones(1, 1, device=DEVICE), torch.tensor([[1.0], [2.0], [0.5]], device=DEVICE)
+    bias = torch.tensor([-float("inf"), 0.0, 1.0], device=DEVICE)
+    y, module = torch.tensor([label], device=DEVICE), make(name, 3).to(DEVICE)
+    whole = module((h @ w.T + bias).double(), y)
+    torch.testing.assert_close(linear_loss(h, w, y, module, bias, plan=PLANS[1]).double(), whole)
+    assert whole.isfinite() == (name == "ce" and label == 1)
+
+
 @pytest.mark.skipif(DEVICE != "cpu", reason="takes no memory on a CPU alone")
 def test_more_samples_than_their_numbers_have_places_in_32_bits(tmp_path: Path) -> None:
     """Lines 310 million apart, in a file of which next to nothing is written."""

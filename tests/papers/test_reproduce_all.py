@@ -133,7 +133,7 @@ def test_a_run_that_another_artifact_has_written_down_is_not_made_again(tmp_path
     assert "ce" not in [name for batch in run.batches for name in batch]
     assert second.values("test.nll", loss="CE") == first.values("test.nll", loss="CE")
     assert not any("no result" in line for line in told)
-    assert told[0] == f"what {tmp_path / 'sln'} has already is not run again: delete the file to do so"
+    assert told[0] == f"what {tmp_path / 'sln'} has already is not run again: delete the files there to do so"
 
     for more in ("curves = true", 'observe = "first_epochs"'):  # what a last row alone does not have
         text = TEXT.replace("[artifacts.table2]", f'[artifacts.fig9]\nlike = "table2"\n{more}\n[artifacts.table2]')

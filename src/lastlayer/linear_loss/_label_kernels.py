@@ -191,7 +191,7 @@ def _numbers(
         slope = missing
         d_true = -missing * d_score
         if SMOOTH:
-            value -= b * factor * plain / K
+            value -= tl.where(t == -float("inf"), 0.0, b * factor * plain / K)  # infinite already, and plain is too
             d_true += b * factor * (1.0 - 1.0 / K)
             even = -b * factor / K
         if KIND == NORM:

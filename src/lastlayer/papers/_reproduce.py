@@ -149,8 +149,8 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
 
     if (known or elsewhere) and any(len(missing([cell])) < len(grid.seeds) for cell in choosing.possible()):
         path = store.path(artifact.name, size)
-        path = path.parent if elsewhere else path
-        tell(f"what {path} has already is not run again: delete the file to do so")
+        where, which = (path.parent, "files there") if elsewhere else (path, "file")
+        tell(f"what {where} has already is not run again: delete the {which} to do so")
     settled = dataclasses.replace(grid, cells=tuple(cell for cell in grid.cells if not choosing.concerns(cell)))
     waiting = [cell for cell in settled.cells if missing([cell])]
     if choosing.untried(taught=True):
