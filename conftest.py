@@ -3,6 +3,7 @@
 import math
 import os
 import random
+import signal
 
 import hypothesis
 import numpy as np
@@ -11,6 +12,9 @@ import torch
 
 if not torch.cuda.is_available():  # read when triton is imported, which torch.compile does too, in any test
     os.environ["TRITON_INTERPRET"] = "1"
+
+# In a shell's background Ctrl-C is ignored, and what a test starts would ignore it too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A run fails for what was changed, not for what was drawn; `--seed N --hypothesis-profile default` draws otherwise.
 hypothesis.settings.register_profile("repeatable", derandomize=True)
