@@ -55,14 +55,16 @@ def git_state() -> str | None:
     """
     if named := os.environ.get("LASTLAYER_COMMIT"):
         return named
-    folder = Path(lastlayer.__file__).parent
     try:
-        commit = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
-        ).stdout.strip()
-        changed = subprocess.run(
-            ["git", "-C", str(folder), "status", "--porcelain", "--", "."], capture_output=True, text=True, timeout=10
-        ).stdout.strip()
+        _git("ls-files", "--error-unmatch", "__init__.py")  # an environment may lie in the repository of something else
+        return _git("rev-parse", "HEAD") + ("+changes" if _git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
         return None
-    return commit + ("+changes" if changed else "")
+
+
+def _git(*command: str) -> str:
+    """What git says of the source tree, without the lock in which a commit made meanwhile would fail."""
+    folder = str(Path(lastlayer.__file__).parent)
+    return subprocess.run(
+        ["git", "--no-optional-locks", "-C", folder, *command], capture_output=True, text=True, timeout=10, check=True
+    ).stdout.strip()
