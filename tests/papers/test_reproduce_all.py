@@ -1,9 +1,13 @@
 """Several artifacts at once: their trials run side by side, in an order that respects what waits for what."""
 
+import dataclasses
+import sys
+
 import pytest
 
 from lastlayer.papers import Store, reproduce_all, sln
 from lastlayer.papers._artifact import parse
+from lastlayer.papers._reproduce import all_trials
 from lastlayer.runners import Plan, run_trials
 
 TEXT = """
@@ -181,6 +185,74 @@ def test_an_artifact_that_cannot_go_on_is_named_and_the_others_are_finished(tmp_
     assert all(line.startswith(("sln.hopeless: ", "sln.table1: ")) for line in told)
     assert (kept(store, "hopeless"), kept(store, "table1")) == ({"CE"}, {"CE", "SLN", "KD"})
     assert {row.status for row in store.read("sln.hopeless", "paper", tried=True).rows} == {"failed"}
+
+
+def lacking(text, name):
+    """An artifact like table2, one of its losses on other data or by another model."""
+    return parse(
+        "sln",
+        TEXT
+        + f"""
+[artifacts.{name}]
+like = "table2"
+shows = "what cannot be run here"
+cases = [{{ when = {{ loss = ["BCE"] }}, settings = {{ {text} }} }}]
+""",
+    )[f"sln.{name}"]
+
+
+@pytest.mark.parametrize(
+    ("needs", "error", "said"),
+    [
+        ('"data" = { name = "mnist" }', FileNotFoundError, "mnist: no train-images.* lastlayer data get mnist"),
+        ('"data" = { name = "digits", unknown_from = "mnist" }', FileNotFoundError, "lastlayer data get mnist"),
+        ('"model" = { name = "timm:x" }', ImportError, r"model 'timm:x' needs timm.* pip install 'lastlayer\[timm\]'"),
+    ],
+)
+def test_what_is_not_at_hand_is_said_before_anything_trains(tmp_path, plan, monkeypatch, needs, error, said):
+    """No trial is left failed, which would stay so when the data is there; what needs none of it runs."""
+    monkeypatch.setitem(sys.modules, "timm", None)  # as if it were not installed
+    plan = dataclasses.replace(plan, data_root=tmp_path / "empty")
+    store, told, run = Store(tmp_path), [], Noting()
+    one, two = lacking(needs, "elsewhere"), parse("sln", TEXT)["sln.table2"]
+    with pytest.raises(error, match=f"(?s){said}.*\nor leave it out with --only"):
+        reproduce_all([one], "paper", plan, store, run=run, tell=told.append)
+    assert (run.batches, kept(store, "elsewhere")) == ([], set())
+    assert not plan.root.exists()
+    with pytest.raises(error):
+        reproduce_all([one, two], "paper", plan, store, run=run, tell=told.append)
+    assert any(line.startswith("sln.elsewhere: stopped: ") for line in told)
+    assert run.batches == [["ce", "bce"]]
+    reproduce_all([one], "paper", plan, store, only={"sln.elsewhere": {"loss": ["CE"]}}, run=run)
+    assert kept(store, "elsewhere") == {"CE"}
+    assert len(run.batches) == 1  # table2 had trained it
+
+
+def test_what_is_written_down_needs_no_data_set(tmp_path, plan):
+    """Results made on another machine are shown on one that could not make them."""
+    store = Store(tmp_path)
+    one = parse("sln", TEXT)["sln.table1"]
+    (first,) = reproduce_all([one], "paper", plan, store)
+    elsewhere = parse("sln", TEXT.replace('"digits", train = 200', '"mnist"'))["sln.table1"]
+    for row in (*first.rows, *store.read(one.name, "paper", tried=True).rows):
+        assert row.facts["run"]
+    identities = dict(
+        zip(
+            [trial.identity for trial in all_trials(one.grid("paper"))],
+            [trial.identity for trial in all_trials(elsewhere.grid("paper"))],
+            strict=True,
+        )
+    )
+    for tried in (False, True):
+        path = store.path(one.name, "paper", tried=tried)
+        text = path.read_text()
+        for ours, theirs in identities.items():
+            text = text.replace(ours, theirs)
+        path.write_text(text)
+    run = Noting()
+    empty = Plan(tmp_path / "another", "cpu", workers=1, data_root=tmp_path / "empty")
+    assert len(reproduce_all([elsewhere], "paper", empty, store, run=run)[0].rows) == len(first.rows)
+    assert not run.batches
 
 
 @pytest.mark.parametrize("stop", [None, 2])

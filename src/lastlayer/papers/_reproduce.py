@@ -11,6 +11,7 @@ from lastlayer.papers._choosing import Choosing, Told, candidates, groups_of
 from lastlayer.papers._observations import Observations, Store
 from lastlayer.papers._recording import module_of, observe, place_of
 from lastlayer.runners import Plan, run_trials
+from lastlayer.training.parts import check_at_hand
 from lastlayer.training.trial import Trial
 
 Run = Callable[[Sequence[Trial], Plan, str], None]
@@ -59,7 +60,8 @@ def reproduce_all(
 ) -> list[Observations]:
     """`reproduce` of several, whose trials run side by side, a trial that several share once.
 
-    One that cannot go on, as when every setting tried for it failed, does not stop the others.
+    One that cannot go on, as when its data set is not there or every setting tried for it failed, does not stop the
+    others.
 
     Args:
         only: labels to keep, by artifact and axis.
@@ -82,11 +84,13 @@ def reproduce_all(
             batches: dict[str, Sequence[Trial]] = {}
             for name, work in list(working.items()):
                 try:
-                    batches[name] = next(work)
+                    batch = next(work)
+                    _refuse_lacking(batch, plan)
+                    batches[name] = batch
                 except StopIteration:
                     del working[name]
                 except Exception as error:
-                    del working[name]
+                    working.pop(name).close()  # what is done counts
                     errors.append(error)
                     if len(artifacts) > 1:
                         told(name)(f"stopped: {error}")
@@ -102,6 +106,27 @@ def reproduce_all(
     if errors:
         raise errors[0]
     return [store.read(artifact.name, size) for artifact in artifacts]
+
+
+def _refuse_lacking(trials: Sequence[Trial], plan: Plan) -> None:
+    """Say that a package or a data set is not there before anything trains, and before every trial fails of it.
+
+    Raises:
+        ImportError, FileNotFoundError: what is missing, how to get it, and how to do without it where that is possible.
+    """
+    left = [trial for trial in trials if plan.folder(trial).status != "done"]
+    needing: dict[tuple[str | None, ...], Trial] = {}
+    for trial in left:
+        needing.setdefault((trial.model.name, trial.data.name, trial.data.unknown_from), trial)
+    lacking: list[ImportError | FileNotFoundError] = []
+    for trial in needing.values():
+        try:
+            check_at_hand(trial, plan.data_root)
+        except (ImportError, FileNotFoundError) as error:
+            lacking.append(error)
+    if lacking:
+        without = ["or leave it out with --only"] if len(lacking) < len(needing) else []
+        raise type(lacking[0])("\n".join([*dict.fromkeys(map(str, lacking)), *without]))
 
 
 Work = Generator[Sequence[Trial], None, None]  # yields what must be trained before it goes on

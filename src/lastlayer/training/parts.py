@@ -114,6 +114,22 @@ def _check_data(choice: DataChoice, root: str | Path | None) -> None:
             data.find(name, root)
 
 
+def check_at_hand(trial: Trial, data_root: str | Path | None = None) -> None:
+    """Check that the packages and the data sets that a trial needs are there, without reading them.
+
+    Raises:
+        ImportError, FileNotFoundError: what is missing, and how to get it.
+    """
+    trial.resolved(data_root)
+    root = data.default_root() if data_root is None else Path(data_root).expanduser()
+    for name, options in ((trial.data.name, trial.data.options), (trial.data.unknown_from, {})):
+        if name is None or data.find(name, root) is not None:
+            continue
+        source = data.describe(name)
+        if source.needs_files and source.find(root) is None:
+            data.load(name, root, **options)  # says where it looked
+
+
 def load_data(choice: DataChoice, root: str | Path | None = None) -> data.Dataset:
     """Read the samples of a trial, chosen in the order: classes, subset, open set, long tail, hold-out."""
     dataset = data.load(choice.name, root, **choice.options)
