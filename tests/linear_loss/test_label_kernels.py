@@ -6,6 +6,7 @@ By Triton's interpreter where there is no GPU. Equality with the dense form in g
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -294,17 +295,18 @@ def test_a_normalized_layer_by_kernels(plan: Plan, monkeypatch: pytest.MonkeyPat
 
 
 COMPILE = """
+import json
+import re
 import torch
 import tests.hopper
 
 class Compiled:
-    done = 0
-    def __init__(self, kernel):
-        self.kernel = kernel
+    kernels = []
+    def __init__(self, name, kernel):
+        self.name, self.kernel = name, kernel
     def __getitem__(self, grid):
         def compile(*arguments, **named):
-            self.kernel.warmup(*arguments, grid=grid, **named)
-            Compiled.done += 1
+            Compiled.kernels.append((self.name, self.kernel.warmup(*arguments, grid=grid, **named)))
         return compile
 
 from lastlayer.linear_loss import _kernels, _label_kernels
@@ -315,32 +317,71 @@ for module, names in (
     (_label_kernels, ("_numbers", "_gradient", "_reduce")),
 ):
     for name in names:  # the rest is called by these
-        setattr(module, name, Compiled(getattr(module, name)))
+        setattr(module, name, Compiled(name, getattr(module, name)))
 
 def empty(*shape, dtype=torch.float32):
     return torch.empty(shape, dtype=dtype, device="meta")
 
 z, y, rows = empty(64, 1000, dtype=torch.bfloat16), empty(64, dtype=torch.long), empty(LINES, 64)
+fused = []
 for kind in Kind:
     loss = RowLoss(kind, (1.0, 0.5, 0.1, 0.2), -100, empty(1000), None, False)
     if kind is Kind.SOFTMAX:
         loss = RowLoss(kind, (1.0, 0.5, 0.1, 0.2), -100, None, empty(1000), True)
     _label_kernels.put_numbers(z, y, loss, rows)
     _label_kernels.put_gradient(z, y, loss, rows, empty(64))
+    fused += [[kind.name, name] for name, kernel in Compiled.kernels[-2:] if "fma.rn.f32" in kernel.asm["ptx"]]
 _label_kernels.put_gradient(z.half(), y, loss, rows, empty(1), empty(1))
-_label_kernels.reduced(rows, y, loss, True)
 _kernels.sums(z, y)
 _kernels.put_exponentials(z, y, empty(1), empty(64))
 _kernels.best(z, y)
 _kernels.times(z, empty(1), z)
 _kernels.unit_gradient(z, _kernels.unit(z, 2.0, z.dtype), 2.0)
-print(Compiled.done)
+several = re.compile(r"ld\\.global(\\.\\w+)*\\.v[24]\\.b32")
+slow = [name for name, kernel in Compiled.kernels if not several.search(kernel.asm["ptx"])]
+_label_kernels.reduced(rows, y, loss, True)
+done = len(Compiled.kernels)
+
+z, y, rows = torch.empty(5, 37), torch.empty(15, dtype=torch.long), torch.empty(LINES, 15)
+for low in (0, 5, 10):
+    some = slice(low, low + 5)
+    _label_kernels.put_numbers(z, y[some], loss, rows[:, some])
+    _label_kernels.put_gradient(z, y[some], loss, rows[:, some], rows[0, some])
+of_chunks = len({kernel.hash for _, kernel in Compiled.kernels[done:]})
+print(json.dumps({"done": done, "fused": fused, "slow": slow, "of_chunks": of_chunks}))
 """
 
 
-def test_compiles_without_a_gpu(tmp_path: Path) -> None:
-    """Each kernel, for Hopper: the interpreter takes Python that the compiler does not."""
-    found = os.pathsep.join(sys.path)
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": found}
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What there is to say about each kernel compiled for Hopper, without a GPU."""
+    environment = {
+        **os.environ,
+        "TRITON_INTERPRET": "0",
+        "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     result = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
-    assert result.stdout.strip() == "24", result.stdout + result.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_compiles_without_a_gpu(compiled: dict[str, Any]) -> None:
+    """The interpreter takes Python that the compiler does not."""
+    assert compiled["done"] == 24
+
+
+def test_the_largest_score_less_itself_is_zero_where_it_is_compiled(compiled: dict[str, Any]) -> None:
+    """Product and difference in one instruction are not, which the interpreter does not show."""
+    assert [kind for kind, _ in compiled["fused"] if kind != "BINARY"] == []
+    assert ["BINARY", "_numbers"] in compiled["fused"]  # by that name they are found
+
+
+def test_rows_of_a_thousand_classes_are_read_several_at_a_time(compiled: dict[str, Any]) -> None:
+    """1000 is a multiple of 8 alone, which the compiler knows of a constant."""
+    assert compiled["slow"] == []
+
+
+def test_chunks_are_compiled_once_wherever_they_start(compiled: dict[str, Any]) -> None:
+    assert compiled["of_chunks"] == 2

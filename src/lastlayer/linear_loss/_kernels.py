@@ -17,7 +17,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _sums(z, stride, label, peak, out, K: tl.constexpr, BLOCK: tl.constexpr):
+def _sums(z, stride: tl.constexpr, label, peak, out, K: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     y = tl.load(label + row)
     largest = -float("inf")
@@ -37,7 +37,9 @@ def _sums(z, stride, label, peak, out, K: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _exponentials(z, stride, label, base, true, K: tl.constexpr, limit, CLAMP: tl.constexpr, BLOCK: tl.constexpr):
+def _exponentials(
+    z, stride: tl.constexpr, label, base, true, K: tl.constexpr, limit, CLAMP: tl.constexpr, BLOCK: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < K
@@ -52,7 +54,7 @@ def _exponentials(z, stride, label, base, true, K: tl.constexpr, limit, CLAMP: t
 
 
 @triton.jit
-def _best(z, stride, label, value, place, ties, K: tl.constexpr, BLOCK: tl.constexpr):
+def _best(z, stride: tl.constexpr, label, value, place, ties, K: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     y = tl.load(label + row)
     largest = -float("inf")
@@ -61,7 +63,8 @@ def _best(z, stride, label, value, place, ties, K: tl.constexpr, BLOCK: tl.const
     for start in range(0, K, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         keep = (columns < K) & (columns != y)
-        x = tl.load(z + row * stride + columns, mask=keep, other=-float("inf")).to(tl.float32)
+        x = tl.load(z + row * stride + columns, mask=columns < K, other=0.0).to(tl.float32)
+        x = tl.where(keep, x, -float("inf"))  # not by the mask, which would have to be looked at entry by entry
         here = tl.max(x, 0)
         higher = tl.maximum(largest, here)
         equal = tl.sum(((x == higher) & keep).to(tl.int32), 0)

@@ -127,9 +127,10 @@ def _over_false_classes(
     return largest, total, weighted, plain
 
 
-@triton.jit(do_not_specialize=["N", "ignored"])
+# Chunks of an odd number of samples start at all sorts of addresses: none of them is worth a compilation of its own.
+@triton.jit(do_not_specialize=["N", "ignored"], do_not_specialize_on_alignment=["label", "numbers"])
 def _numbers(
-    z, stride, label, class_weight, offset, numbers, N, K: tl.constexpr, ignored, factor, a, b, c,
+    z, stride: tl.constexpr, label, class_weight, offset, numbers, N, K: tl.constexpr, ignored, factor, a, b, c,
     KIND: tl.constexpr, WEIGHTED: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -224,9 +225,9 @@ def _numbers(
     tl.store(numbers + INVERSE * N, inverse)
 
 
-@triton.jit(do_not_specialize=["N", "ignored"])
+@triton.jit(do_not_specialize=["N", "ignored"], do_not_specialize_on_alignment=["label", "numbers", "upstream"])
 def _gradient(
-    z, stride, label, offset, numbers, upstream, share, N, K: tl.constexpr, ignored, a, limit,
+    z, stride: tl.constexpr, label, offset, numbers, upstream, share, N, K: tl.constexpr, ignored, a, limit,
     KIND: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr, PER_ROW: tl.constexpr, SHARED: tl.constexpr,
     CLAMP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -293,11 +294,10 @@ def _reduce(numbers, label, value, share, N, ignored, MEAN: tl.constexpr, BLOCK:
 
 def put_numbers(z: Tensor, label: Tensor, loss: RowLoss, into: Tensor) -> None:
     """Of each row of logits (n, K), the numbers above, into (LINES, n)."""
-    block = block_of(z)
     _numbers[(z.shape[0],)](
         z, z.stride(0), label, loss.class_weight, loss.offset, into, into.stride(0), z.shape[1], loss.ignored,
         *loss.numbers, KIND=int(loss.kind), WEIGHTED=loss.class_weight is not None, HAS_OFFSET=loss.offset is not None,
-        SMOOTH=loss.smooth, BLOCK=block, num_warps=4 if block <= 1024 else 8,
+        SMOOTH=loss.smooth, **_launch(z, loss),
         debug=True, sanitize_overflow=False,  # for the assertion, and that one alone
     )  # fmt: skip
 
@@ -314,12 +314,11 @@ def put_gradient(
 
     Times one number a row, `upstream` (n,), or times the numbers `upstream` and `share`, or times nothing.
     """
-    block = block_of(z)
-    _gradient[(z.shape[0], triton.cdiv(z.shape[1], block))](
+    _gradient[(z.shape[0], triton.cdiv(z.shape[1], block_of(z)))](
         z, z.stride(0), label, loss.offset, numbers, upstream, share, numbers.stride(0), z.shape[1], loss.ignored,
         loss.numbers[1], LIMIT.get(z.dtype, 0.0), KIND=int(loss.kind), HAS_OFFSET=loss.offset is not None,
         SMOOTH=loss.smooth, PER_ROW=upstream is not None and share is None, SHARED=share is not None,
-        CLAMP=z.dtype in LIMIT, BLOCK=block, num_warps=4 if block <= 1024 else 8,
+        CLAMP=z.dtype in LIMIT, **_launch(z, loss),
     )  # fmt: skip
 
 
@@ -328,3 +327,13 @@ def reduced(numbers: Tensor, label: Tensor, loss: RowLoss, mean: bool) -> tuple[
     value, share = numbers.new_empty(()), numbers.new_empty(())  # no views of one tensor: the caller may write to one
     _reduce[(1,)](numbers, label, value, share, numbers.shape[1], loss.ignored, MEAN=mean, BLOCK=1024, num_warps=4)
     return value, share
+
+
+def _launch(z: Tensor, loss: RowLoss) -> dict[str, int | bool]:
+    """Columns and warps of a program, and whether a product and a sum may be rounded as one.
+
+    In a softmax they may not: factor x less the largest of them, which is rounded, would not be 0 where x is the
+    largest, but e^32 off at scores of 1e9. The series of binary cross-entropy has no such difference, and is long.
+    """
+    block = block_of(z)
+    return {"BLOCK": block, "num_warps": 4 if block <= 1024 else 8, "enable_fp_fusion": loss.kind is Kind.BINARY}
