@@ -242,6 +242,7 @@ def test_a_comparison_of_one_trial_has_its_page_and_a_training_has_none() -> Non
         (["--set", "data.unknown=10"], ["unknown=10"]),
         (["--pretrained"], ["--model timm:NAME"]),
         (["--device", "gpu"], ["'gpu'", "cuda"]),
+        (["--device", "mps"], ["'mps'", "cuda"]),
         (["--device", "cuda:99"], ["cuda:99", "this machine has"]),
     ],
 )
@@ -311,6 +312,24 @@ def test_tensorboard_gets_every_number() -> None:
     expected = json.loads(result.read_text())["measures"]["test"]["accuracy"]
     assert events.Scalars("test/accuracy")[-1].value == pytest.approx(expected)
     assert [scalar.step for scalar in events.Scalars("loss")] == [1, 2]
+
+
+@pytest.mark.parametrize("folder", ["file", "file/logs", "/dev/null/logs"])
+def test_logs_that_cannot_be_written_fail_no_trial(folder: str) -> None:
+    pytest.importorskip("tensorboard")
+    Path("file").write_text("")
+    code, said = lastlayer("compare", "--losses", "ce,sln", *QUICK, "--tensorboard", folder)
+    assert code == 2
+    assert said.count(f"--tensorboard {folder}: no folder can be made there") == 1
+    assert not Path("runs").exists()
+
+
+def test_without_tensorboard_no_trial_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    code, said = lastlayer("compare", "--losses", "ce,sln", *QUICK, "--tensorboard", "logs")
+    assert code == 2
+    assert said.count("pip install 'lastlayer[tensorboard]'") == 1
+    assert not Path("runs").exists()
 
 
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on() -> None:

@@ -77,8 +77,8 @@ def test_a_diverging_trial_ends_on_all_ranks(tmp_path: Path) -> None:
     assert "not finite at step" in end.message
 
 
-def test_a_batch_that_does_not_divide_is_refused_and_written_down(tmp_path: Path) -> None:
-    trial = dataclasses.replace(TRIAL, batch_size=63).resolved()
-    (end,) = (e for e in run_trials([trial], Plan(tmp_path, "cpu", devices=2)) if e.kind in ("done", "failed"))
-    assert end.kind == "failed"
-    assert "batch_size 63 does not divide among 2 devices" in end.message
+def test_a_batch_that_does_not_divide_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    trials = [dataclasses.replace(TRIAL, batch_size=size).resolved() for size in (64, 63)]
+    with pytest.raises(ValueError, match="batch_size 63 does not divide among 2 devices: 62 would"):
+        run_trials(trials, Plan(tmp_path, "cpu", devices=2))
+    assert not list(tmp_path.iterdir())

@@ -41,8 +41,11 @@ def run(
     """
     from lastlayer.runners import run_trials
     from lastlayer.runs.files import write_json
+    from lastlayer.training.logging import check_logs
 
     events = run_trials(trials, plan, dataset)
+    if plan.tensorboard is not None:
+        check_logs(plan.tensorboard)
     try:
         plan.root.mkdir(parents=True, exist_ok=True)
     except OSError as error:

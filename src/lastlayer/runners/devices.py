@@ -14,12 +14,28 @@ import torch
 
 from lastlayer.runners._events import Event, Plan, Reporter
 from lastlayer.training.loop import fit
-from lastlayer.training.ranks import Ranks, import_fabric
+from lastlayer.training.ranks import Ranks, check_batch, import_fabric
 from lastlayer.training.steps import Progress
 from lastlayer.training.trial import Trial
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+
+def check_spanning(trials: Sequence[Trial], plan: Plan, device: torch.device) -> None:
+    """Say before anything trains what would fail every trial that is to span several devices.
+
+    Raises:
+        ImportError: without Lightning Fabric.
+        ValueError: for more GPUs than there are, or a batch that does not divide among the devices.
+    """
+    import_fabric()
+    gpus = torch.cuda.device_count()
+    if device.type == "cuda" and plan.devices > gpus:
+        raise ValueError(f"{plan.devices} devices were asked for, but this machine has {gpus} GPU{'s' * (gpus != 1)}")
+    for trial in trials:
+        if plan.folder(trial).status != "done":
+            check_batch(trial.batch_size, plan.devices)
 
 
 def run_spanning(trials: Sequence[Trial], pending: deque[int], plan: Plan, device: torch.device) -> Iterator[Event]:

@@ -32,9 +32,15 @@ def run_trials(trials: Sequence[Trial], plan: Plan, dataset: Dataset | None = No
         dataset: the data of all trials, if it is loaded already; they then share it and run in this process.
 
     Raises:
-        ValueError: at once, for a device that this machine does not have.
+        ValueError: at once, for a device that this machine does not have, or batches that do not divide among several.
+        ImportError: at once, for several devices without Lightning Fabric.
     """
-    return _run_trials(trials, plan, dataset, resolve_device(plan.device))
+    device = resolve_device(plan.device)
+    if plan.devices > 1:
+        from lastlayer.runners.devices import check_spanning
+
+        check_spanning(trials, plan, torch.device(device))
+    return _run_trials(trials, plan, dataset, device)
 
 
 def _run_trials(trials: Sequence[Trial], plan: Plan, dataset: Dataset | None, device: str) -> Iterator[Event]:
@@ -68,10 +74,11 @@ def resolve_device(device: str) -> str:
     gpus = torch.cuda.device_count()
     if device == "auto":
         return "cuda" if gpus else "cpu"
-    try:
+    chosen = None
+    with contextlib.suppress(RuntimeError):
         chosen = torch.device(device)
-    except RuntimeError:
-        raise ValueError(f"device must be auto, cpu, cuda, cuda:1, ..., got {device!r}") from None
+    if chosen is None or chosen.type not in ("cpu", "cuda"):  # torch knows more than trials run on
+        raise ValueError(f"device must be auto, cpu, cuda, cuda:1, ..., got {device!r}")
     if chosen.type == "cuda" and (chosen.index or 0) >= gpus:
         has = f"{gpus} GPU{'s' * (gpus != 1)}" if gpus else "no GPU that torch can use (see lastlayer doctor)"
         raise ValueError(f"device {device} was asked for, but this machine has {has}")

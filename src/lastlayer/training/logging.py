@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,24 @@ from typing import Any
 from lastlayer.training.trial import Trial
 
 Logger = Callable[[Mapping[str, Any]], None]
+
+
+def check_logs(folder: Path) -> None:
+    """Say that logs cannot be written before anything trains, and before every trial fails of it.
+
+    Raises:
+        ImportError: when TensorBoard is not installed, naming the extra.
+        ValueError: when there can be no such folder.
+    """
+    _import_writer()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"--tensorboard {folder}: no folder can be made there ({error.strerror}); choose another"
+        ) from error
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"--tensorboard {folder}: nothing can be written there; choose another")
 
 
 @contextlib.contextmanager
@@ -22,11 +41,7 @@ def make_logger(folder: str | Path | None, trial: Trial) -> Iterator[Logger]:
     if folder is None:
         yield lambda line: None
         return
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ImportError("TensorBoard is not installed: pip install 'lastlayer[tensorboard]'") from None
-    writer = SummaryWriter(str(Path(folder) / f"{trial.loss.name}-seed{trial.seed}-{trial.identity}"))
+    writer = _import_writer()(str(Path(folder) / f"{trial.loss.name}-seed{trial.seed}-{trial.identity}"))
 
     def log(line: Mapping[str, Any]) -> None:
         for name, value in line.items():
@@ -39,3 +54,11 @@ def make_logger(folder: str | Path | None, trial: Trial) -> Iterator[Logger]:
         yield log
     finally:
         writer.close()
+
+
+def _import_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ImportError("TensorBoard is not installed: pip install 'lastlayer[tensorboard]'") from None
+    return SummaryWriter

@@ -29,8 +29,7 @@ class Ranks:
         Raises:
             ValueError: when the batch does not divide evenly.
         """
-        if batch_size % self.count:
-            raise ValueError(f"batch_size {batch_size} does not divide among {self.count} devices")
+        check_batch(batch_size, self.count)
         return batch_size // self.count
 
     def average_gradients(self, network: torch.nn.Module) -> None:
@@ -47,6 +46,13 @@ class Ranks:
         result = self.fabric.all_reduce(value, reduce_op="mean")
         assert isinstance(result, Tensor)
         return result
+
+
+def check_batch(batch_size: int, devices: int) -> None:
+    """ValueError where a batch does not divide evenly among devices."""
+    if batch_size % devices:
+        nearest = batch_size // devices * devices or devices
+        raise ValueError(f"batch_size {batch_size} does not divide among {devices} devices: {nearest} would")
 
 
 def import_fabric() -> type[Fabric]:
