@@ -270,12 +270,13 @@ def test_unit_rows(dtype: torch.dtype) -> None:
     mine = x.clone().requires_grad_()
     found = _units.unit_rows(mine, 3.0, dtype)
     (d_found,) = torch.autograd.grad(found, mine, g)
-    eps = torch.finfo(dtype).eps
-    torch.testing.assert_close(found.double(), wanted.detach(), rtol=2 * eps, atol=1e-7)
+    single = torch.finfo(torch.float32).eps  # a GPU divides to one or two of these, and here three times
+    rtol = torch.finfo(dtype).eps + 3 * single
+    torch.testing.assert_close(found.double(), wanted.detach(), rtol=rtol, atol=single)
     assert (d_found[2] == 0).all()
     rest = [0, 1, 3, 4, 5, 6]
     scale = (3.0 / norm.detach())[rest]
-    torch.testing.assert_close((d_found.double()[rest] / scale), d_wanted[rest] / scale, rtol=2 * eps, atol=4 * eps)
+    torch.testing.assert_close(d_found.double()[rest] / scale, d_wanted[rest] / scale, rtol=rtol, atol=8 * single)
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.why)
