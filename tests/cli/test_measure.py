@@ -112,6 +112,20 @@ def test_snapshots_are_columns_and_curves(tmp_path):
         assert heading in html
 
 
+@pytest.mark.parametrize("terminal", [{}, {"FORCE_COLOR": "1", "TERM": "xterm"}], ids=["pipe", "terminal"])
+def test_more_snapshots_than_fit_leave_every_number_beside_the_name_of_its_measure(tmp_path, terminal):
+    files = [save(tmp_path / f"features_after_epoch_{10 * i:04d}.npz", arrays(seed=i)) for i in range(8)]
+    said = runner.invoke(app, ["measure", *files], env={"COLUMNS": "60", **terminal}).stdout
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines()
+    numbers = [number for line in lines if line.startswith("NC1 ") for number in line.split()[2:]]
+    assert [float(number) for number in numbers] == pytest.approx([one["nc1"] for one in measures(*files)], rel=0.02)
+    assert "…" not in said
+    if terminal:
+        assert max(map(len, lines)) <= 60
+    else:
+        assert lines[0].split() == [f"features_after_epoch_{10 * i:04d}" for i in range(8)]
+
+
 def test_snapshots_of_the_same_name_in_different_folders_are_told_apart(tmp_path):
     files = []
     for epoch in ("1", "2"):
@@ -215,6 +229,21 @@ def test_pickles_are_never_opened(tmp_path, name, code):
 def test_the_folder_of_the_page_must_exist(tmp_path):
     result = run(save(tmp_path / "a.npz", arrays()), "--plot", tmp_path / "no" / "page.html", code=2)
     assert "folder does not exist" in result.stderr
+    result = run(save(tmp_path / "a.npz", arrays()), "--plot", tmp_path, code=2)
+    assert "is a folder: name a file" in result.stderr
+    assert not result.stdout
+
+
+def test_a_page_that_cannot_be_written_is_named_and_leaves_what_was_there(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    page = tmp_path / "page.html"
+    page.write_text("the one before")
+    monkeypatch.setattr("os.fsync", full)
+    made = run(save(tmp_path / "a.npz", arrays()), "--plot", page, code=2)
+    assert str(page) in made.stderr.replace("\n", "")
+    assert page.read_text() == "the one before"
 
 
 def test_unused_arrays_are_told_apart_from_the_result(tmp_path):

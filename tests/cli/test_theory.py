@@ -114,6 +114,8 @@ def test_dynamics_of_any_loss_and_three_dimensions(tmp_path) -> None:
         (("scaling", "--small", -1), "positive"),
         (("scaling", "--starts", 0), "starts"),
         (("minima", "--plot", "/nowhere/at/all.html"), "folder"),
+        (("minima", "--plot", "."), ". is a folder: name a file"),
+        (("alignment", "--epsilon", "nan"), "epsilon"),
     ],
 )
 def test_mistakes_end_in_one_line(arguments: tuple, word: str) -> None:

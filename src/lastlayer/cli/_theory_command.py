@@ -28,6 +28,8 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         try:
             if plot is not None and not plot.resolve().parent.is_dir():
                 raise ValueError(f"{plot}: its folder does not exist")
+            if plot is not None and plot.is_dir():
+                raise ValueError(f"{plot} is a folder: name a file")
             function(*args, **kwargs)
         except (ValueError, TypeError, OSError) as error:
             if os.environ.get("LASTLAYER_DEBUG"):
@@ -54,6 +56,7 @@ def draw(plot: Path | None, name: str, content: Any) -> None:
     """Write the picture of a command, if one was asked for."""
     if plot is not None:
         from lastlayer.cli._theory_page import page
+        from lastlayer.runs.files import write_atomically
 
-        plot.write_text(page(name, content), encoding="utf-8")
+        write_atomically(plot, page(name, content).encode())
         typer.echo(f"wrote {plot}", err=True)

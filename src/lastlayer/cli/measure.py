@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LABELS = ("target", "labels", "y")
+_NAME = 16  # columns of a terminal: a longer name of a snapshot goes over several lines
+_GAP = 2
 
 
 def measure(
@@ -47,6 +49,8 @@ def measure(
     torch.backends.cuda.matmul.allow_tf32 = False
     if plot is not None and not plot.resolve().parent.is_dir():
         _refuse(plot, "its folder does not exist")
+    if plot is not None and plot.is_dir():
+        _refuse(plot, "is a folder: name a file")
 
     snapshots = []
     for file in files:
@@ -65,8 +69,10 @@ def measure(
         _print_table(snapshots)
     if plot is not None:
         from lastlayer.cli._measure_page import page
+        from lastlayer.runs.files import write_atomically
 
-        plot.write_text(page(_names(files), [values for _, _, values in snapshots], snapshots[-1][1]), encoding="utf-8")
+        html = page(_names(files), [values for _, _, values in snapshots], snapshots[-1][1])
+        write_atomically(plot, html.encode())
         typer.echo(f"wrote {plot}", err=True)
 
 
@@ -148,23 +154,51 @@ def _summary(file: Path, arrays: dict[str, "Tensor"], values: dict[str, float]) 
 
 
 def _print_table(snapshots: list[tuple[Path, dict[str, "Tensor"], dict[str, float]]]) -> None:
+    """A column a snapshot, nothing of it cut: a terminal too narrow for all gets the table in parts, a file never."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from lastlayer.measures import MEASURES
 
     arrows = {"higher": "↑", "lower": "↓", None: ""}
-    table = Table(box=None, pad_edge=False)
-    table.add_column("measure", no_wrap=True)
-    table.add_column("")
-    for column, (_, arrays, _) in zip(_names([file for file, _, _ in snapshots]), snapshots, strict=True):
-        table.add_column(f"{column}\n{len(arrays['target'])} samples", justify="right", no_wrap=True)
-    if len(snapshots) == 1:
-        table.add_column("meaning", style="dim")
-    for name, entry in MEASURES.items():
-        if not any(name in values for _, _, values in snapshots):
-            continue
-        cells = [entry.text(values[name]) if name in values else "" for _, _, values in snapshots]
-        meaning = [entry.meaning] if len(snapshots) == 1 else []
-        table.add_row(entry.title, arrows[entry.direction], *cells, *meaning)
-    Console().print(table)
+    shown = {name: one for name, one in MEASURES.items() if any(name in values for _, _, values in snapshots)}
+    heads = [
+        (name, f"{len(arrays['target'])} samples")
+        for name, (_, arrays, _) in zip(_names([file for file, _, _ in snapshots]), snapshots, strict=True)
+    ]
+    cells = [
+        [one.text(values[name]) if name in values else "" for name, one in shown.items()] for *_, values in snapshots
+    ]
+    console = Console()
+    longest = _NAME if console.is_terminal else max(len(name) for name, _ in heads)
+    widths = [
+        max(min(len(name), longest), len(count), *map(len, column))
+        for (name, count), column in zip(heads, cells, strict=True)
+    ]
+    stub = max(len(one.title) for one in shown.values()) + 1 + 2 * _GAP
+    if not console.is_terminal:
+        console.width = max(console.width, stub + sum(width + _GAP for width in widths))
+    for part in _parts(widths, console.width - stub):
+        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+        table.add_column("measure", no_wrap=True)
+        table.add_column("")
+        for index in part:
+            head = Text("\n".join(heads[index]), overflow="fold")
+            table.add_column(head, justify="right", width=widths[index])
+        if len(snapshots) == 1:
+            table.add_column("meaning", style="dim", overflow="fold")
+        for row, one in enumerate(shown.values()):
+            meaning = [one.meaning] if len(snapshots) == 1 else []
+            table.add_row(one.title, arrows[one.direction], *(cells[index][row] for index in part), *meaning)
+        console.print(table)
+
+
+def _parts(widths: list[int], room: int) -> list[list[int]]:
+    """The columns in as few tables as fit."""
+    parts: list[list[int]] = [[]]
+    for index, width in enumerate(widths):
+        if parts[-1] and sum(widths[other] + _GAP for other in parts[-1]) + width > room:
+            parts.append([])
+        parts[-1].append(index)
+    return parts

@@ -247,7 +247,7 @@ def counterexample(loss: str | nn.Module | Description, epsilon: float = 1e-6) -
         (True, True)
     """
     described = describe(loss)
-    if epsilon <= 0:
+    if not epsilon > 0:  # NaN too
         raise ValueError(f"epsilon must be positive, got {epsilon}")
     margin_for = -math.log(math.expm1(min(epsilon / 2.0, 700.0)))  # softplus(-margin_for) = epsilon/2
     infimum = 0.0
