@@ -81,6 +81,23 @@ def test_a_folder_without_runs(tmp_path):
     assert "holds no runs" in str(made.exception)
 
 
+def test_one_of_several_that_is_not_there_is_no_report(root, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for other, why in (("nowhere", "there is no folder"), ("empty", "holds no runs")):
+        made = run(root, tmp_path / other)
+        assert isinstance(made.exception, FileNotFoundError)
+        assert why in str(made.exception)
+        assert str(tmp_path / other) in str(made.exception)
+    assert not (root / "report.html").exists()
+
+
+@pytest.mark.parametrize("option", ["--out", "--csv"])
+def test_a_folder_for_a_file_is_told_first(root, tmp_path, option):
+    made = run(root, option, tmp_path)
+    assert str(made.exception) == f"{option} {tmp_path} is a folder: name a file"
+    assert not made.output
+
+
 def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(root, monkeypatch):
     def refuse(path, content):
         raise PermissionError(13, "Permission denied", str(path.with_name(".report.html.0123")))
@@ -102,3 +119,10 @@ def test_a_damaged_result_is_named_and_the_rest_reported(root):
     assert str(path) in flat
     assert "Delete the folder" in flat
     assert "ce (1 of 2)" in made.output
+
+
+def test_a_run_of_which_nothing_can_be_read_is_counted(root):
+    folder = root / factory.identity(trial("ce", 0))
+    for name in ("trial.json", "result.json"):
+        (folder / name).write_text("")
+    assert "1 of 4 runs are not in the table" in run(root).output

@@ -40,6 +40,12 @@ def report(
     from lastlayer import reports
 
     where = runs or [Path("runs")]
+    for path in where:
+        if not path.exists():
+            raise FileNotFoundError(f"there is no folder {path}")
+    for option, file in (("--out", out), ("--csv", csv)):
+        if file is not None and file.is_dir():
+            raise ValueError(f"{option} {file} is a folder: name a file")
     summary = reports.summarise(reports.load(where if len(where) > 1 else where[0], comparison))
     if not any(group.done for group in summary.groups):
         reports.print_problems(summary)

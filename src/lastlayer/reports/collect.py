@@ -67,7 +67,7 @@ def load(where: str | Path | Iterable[str | Path], comparison: str | Path | None
         running, was never started, or has a damaged file is among them, with its status and what to do.
 
     Raises:
-        FileNotFoundError: when there is no such folder or no run in it.
+        FileNotFoundError: when there is no such folder, or no run in one.
         DamagedFileError: when the comparison file was altered.
     """
     if not isinstance(where, str | Path):
@@ -92,10 +92,7 @@ def load(where: str | Path | Iterable[str | Path], comparison: str | Path | None
             return newest
     folders = sorted(path for path in root.iterdir() if _is_run(path))
     if not folders and not files:
-        raise FileNotFoundError(
-            f"{root} holds no runs: a run is a folder with a trial.json, as `lastlayer train` and `lastlayer compare` "
-            f"leave them; give the folder that holds them"
-        )
+        raise _without_runs(root)
     return Runs(_without_repeats([_read(path) for path in folders])) if folders else newest
 
 
@@ -104,8 +101,18 @@ def _of_one(path: Path) -> list[Run]:
     if path.is_file():
         return list(_of_comparison(path).runs)
     if not _is_run(path) and path.is_dir():
-        return [_read(inner) for inner in sorted(path.iterdir()) if _is_run(inner)]
+        folders = sorted(inner for inner in path.iterdir() if _is_run(inner))
+        if not folders:
+            raise _without_runs(path)
+        return [_read(inner) for inner in folders]
     return [_read(path)]
+
+
+def _without_runs(root: Path) -> FileNotFoundError:
+    return FileNotFoundError(
+        f"{root} holds no runs: a run is a folder with a trial.json, as `lastlayer train` and `lastlayer compare` "
+        f"leave them; give the folder that holds them"
+    )
 
 
 def _is_run(path: Path) -> bool:

@@ -69,8 +69,8 @@ def print_problems(summary: Summary, *, console: Console | None = None) -> None:
 
     console = console or Console()
     if summary.problems:
-        total = sum(len(group.runs) for group in summary.groups)
-        missing = f"{len(summary.problems)} of {max(total, len(summary.problems))} runs are not in the table:"
+        total = sum(len(group.done) for group in summary.groups) + len(summary.problems)
+        missing = f"{len(summary.problems)} of {total} runs are not in the table:"
         console.print(f"\n{missing}", style="bold yellow", highlight=False)
     for status, label, seeds, reason in summary.problems_by_reason():
         console.print(Text(f"  {status:<11} {label}{f' {seeds}' * bool(seeds)}: {reason}"), soft_wrap=True)
