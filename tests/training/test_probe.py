@@ -93,7 +93,9 @@ def test_constant_entries_have_deviation_one(tmp_path):
         ({"target": np.zeros(3, int)}, r"one a row of features, got torch.int64 \(3,\)"),
         ({"target": np.array([0, 1, 0, -1])}, "label -1"),
         ({"target": np.array([0, 1, 0, 10**9])}, "labels must be 0 to K-1"),
-        ({"features": np.array([[0.0], [np.nan], [1.0], [1.0]])}, "not finite, first at row 1"),
+        ({"features": np.array([[0.0], [np.nan], [1.0], [1.0]])}, "not finite in float32, first at row 1"),
+        ({"features": np.array([[0.0], [1.0], [1e300], [1.0]])}, "not finite in float32, first at row 2"),
+        ({"target": np.zeros(4, int)}, "a.npz has one class, 0: a classifier needs two or more"),
     ],
 )
 def test_wrong_arrays_are_named(tmp_path, change, message):
@@ -102,6 +104,35 @@ def test_wrong_arrays_are_named(tmp_path, change, message):
     np.savez(tmp_path / "a.npz", **content)
     with pytest.raises(ValueError, match=message):
         load_features(tmp_path / "a.npz", tmp_path / "a.npz")
+
+
+def test_rows_that_are_not_finite_are_named_wherever_they_come_to_lie(tmp_path):
+    features, target = points(50, 0)
+    for row in range(50):
+        broken = features.copy()
+        broken[row, 1] = np.inf
+        np.savez(tmp_path / "a.npz", features=broken, target=target)
+        with pytest.raises(ValueError, match=rf"a.npz: features are not finite in float32, first at row {row}$"):
+            load_features(tmp_path / "a.npz")
+
+
+def test_a_test_set_that_does_not_fit_is_named(tmp_path):
+    features, target = points(50, 0)
+    np.savez(tmp_path / "train.npz", features=features, target=target)
+    for more, message in (
+        ({"target": target + 1000}, "label 1004"),
+        ({"features": features + np.inf}, "first at row 0"),
+    ):
+        np.savez(tmp_path / "test.npz", **{"features": features, "target": target, **more})
+        with pytest.raises(ValueError, match=rf"test.npz: .*{message}"):
+            load_features(tmp_path / "train.npz", tmp_path / "test.npz")
+
+
+def test_one_sample_a_class_leaves_none_to_test_on(tmp_path):
+    features, target = points(K, 0)
+    np.savez(tmp_path / "a.npz", features=features, target=target)
+    with pytest.raises(ValueError, match=r"every class has one sample.*give a test set"):
+        load_features(tmp_path / "a.npz")
 
 
 def test_a_class_without_training_samples_is_named(tmp_path):
@@ -263,6 +294,9 @@ def test_changed_features_are_not_passed_off_as_the_old(files, tmp_path):
         (["--epochs", "0"], "schedule.epochs must be >= 1"),
         (["--set", "optimiser.lrr=1"], "lrr"),
         (["--set", "nonsense"], "NAME=VALUE"),
+        (["--set", "seed=3"], "--seeds"),
+        (["--set", "data.train=100"], "--set data.train: the data is that of --features"),
+        (["--set", 'data={"name": "iris"}'], "--set data: the data is that of --features"),
         (["--test", "nowhere.npz"], "no such file"),
     ],
 )

@@ -15,6 +15,8 @@ from lastlayer.cli._tuning import tuned
 if TYPE_CHECKING:
     from lastlayer.training import Trial
 
+_OF_DATA = ("data.holdout", "data.seed")
+
 
 def linear_probe(
     features: Annotated[
@@ -93,6 +95,13 @@ def make_trials(base: Trial, losses: str, seeds: int, settings: Sequence[str]) -
     from lastlayer.training.probe import choose_rate
 
     changes = dict(assignment(item, "--set") for item in settings)
+    for name in changes:
+        if name == "seed":
+            raise ValueError("--set seed: linear-probe takes seeds 0, 1, ... (--seeds 5)")
+        if name.partition(".")[0] == "data" and name not in _OF_DATA:
+            raise ValueError(
+                f"--set {name}: the data is that of --features and --test; {' and '.join(_OF_DATA)} alone can be set"
+            )
     names = [name.strip() for name in losses.split(",") if name.strip()]
     if not names:
         raise ValueError("--losses names no loss")

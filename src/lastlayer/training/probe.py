@@ -72,12 +72,17 @@ def load_features(
     else:
         whole = _split(path, found, WHOLE)
         kept, held = stratified(whole.target, test_fraction, seed)
+        if not len(held):
+            raise ValueError(f"{path}: every class has one sample, so that none is left to test on: give a test set")
         splits = whole.select(kept), whole.select(held)
         notes = (f"test set: {test_fraction:g} of each class at random, seed {seed}",)
     highest = max(int(split.target.max()) for split in splits)
     if highest >= len(splits[0]):
-        raise ValueError(f"{path}: label {highest} with {len(splits[0])} training samples: labels must be 0 to K-1")
-    mean, std = _statistics(path, splits[0].tensor())
+        where = path if highest == int(splits[0].target.max()) or test is None else test
+        raise ValueError(f"{where}: label {highest} with {len(splits[0])} training samples: labels must be 0 to K-1")
+    if not highest:
+        raise ValueError(f"{path} has one class, 0: a classifier needs two or more")
+    mean, std = _statistics(splits[0].tensor())
     dataset = Dataset(
         path.stem,
         *splits,
@@ -129,17 +134,29 @@ def _split(path: Path, found: dict[str, Tensor], *endings: str) -> Split:
         raise ValueError(
             f"{path}: target must be integers ({len(features)},), one a row of features, got {described}{remedy}"
         )
-    return Split(features, target.long())
+    target = target.long()
+    if int(target.min()) < 0:
+        row = int(target.argmin())
+        raise ValueError(f"{path}: target has label {int(target[row])} at row {row}: labels must be 0 to K-1")
+    _check_finite(path, features)
+    return Split(features, target)
 
 
-def _statistics(path: Path, features: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _check_finite(path: Path, features: Tensor) -> None:
+    """Refuse what is not finite in float32, in which everything is computed: every trial would fail of it."""
+    first = 0
+    for block in torch.split(features, max(1, BLOCK // features.shape[1])):
+        finite = block.float().isfinite()
+        if not bool(finite.all()):
+            row = first + int((~finite.all(1)).nonzero()[0])
+            raise ValueError(f"{path}: features are not finite in float32, first at row {row}")
+        first += len(block)
+
+
+def _statistics(features: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and deviation of each entry, in float64 and block by block: a float64 copy of all would be too large."""
     blocks = torch.split(features, max(1, BLOCK // features.shape[1]))
     mean = torch.stack([block.double().sum(0) for block in blocks]).sum(0) / len(features)
-    if not bool(mean.isfinite().all()):
-        rows = (~features.isfinite().all(1)).nonzero().flatten()
-        where = f"row {int(rows[0])}" if len(rows) else "their sum"
-        raise ValueError(f"{path}: features are not finite, first at {where}")
     square = torch.stack([(block.double() - mean).square().sum(0) for block in blocks]).sum(0)
     std = (square / len(features)).sqrt()
     return tuple(mean.tolist()), tuple(torch.where(std == 0, 1.0, std).tolist())
