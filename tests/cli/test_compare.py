@@ -227,6 +227,9 @@ def test_a_comparison_of_one_trial_has_its_page_and_a_training_has_none() -> Non
         (["--epochs", "0"], ["schedule.epochs", "0"]),
         (["--set", "schedul.epochs=3"], ["schedul", "'schedule'"]),
         (["--head", "cosine"], ["cosine", "normalized"]),
+        (["--head", ""], ["head.name must be one of", "got ''"]),
+        (["--data", ""], ["data set '' is unknown"]),
+        (["--unknown-from", ""], ["data set '' is unknown"]),
         (["--model", "resnet999"], ["resnet999"]),
         (["--long-tail", "0.5"], ["long_tail", "0.5"]),
         (["--losses", "kd"], ["teacher"]),
@@ -272,6 +275,23 @@ def test_a_teacher_of_other_data_is_refused_before_anything_is_trained() -> None
     code, said = lastlayer("compare", "--losses", "kd", "--teacher", said.splitlines()[-1].removeprefix("run: "))
     assert code == 2
     assert "normalised otherwise" in said
+
+
+def test_a_damaged_teacher_is_refused_before_anything_is_trained() -> None:
+    _, said = lastlayer("train", *QUICK[:-2])
+    teacher = said.splitlines()[-1].removeprefix("run: ")
+    weights = Path(teacher) / "weights.safetensors"
+    whole = weights.read_bytes()
+    command = ["compare", "--losses", "kd,fn-kd", "--seeds", "2", "--teacher", teacher, *QUICK, "--out", "pupils"]
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    code, said = lastlayer(*command)
+    assert code == 2
+    assert said.count(f"{weights} is damaged") == 1
+    weights.unlink()
+    code, said = lastlayer(*command)
+    assert code == 2
+    assert said.count(f"teacher {teacher} is no finished run") == 1
+    assert not Path("pupils").exists()
 
 
 def test_a_teacher_teaches_the_losses_that_learn_from_one() -> None:

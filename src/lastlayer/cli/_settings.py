@@ -167,7 +167,7 @@ class Settings:
             changes["model"] = {"name": self.model, "options": {"pretrained": True} if self.pretrained else {}}
         if self.head is not None or self.scale is not None:
             options = {} if self.scale is None else {"scale": self.scale}
-            changes["head"] = {"name": self.head or "normalized", "options": options}
+            changes["head"] = {"name": "normalized" if self.head is None else self.head, "options": options}
         return trial.with_settings({name: value for name, value in changes.items() if value is not None})
 
 

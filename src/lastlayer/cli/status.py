@@ -86,7 +86,8 @@ def _run(folder: Path, asked: dict[str, Any] | None) -> dict[str, Any]:
         lines = run.metrics()
         epoch = lines[-1]["epoch"] if lines else None
     except (DamagedFileError, KeyError, OSError) as error:
-        state, reason = "damaged", str(error)
+        text = f"{folder}: no {error} in it" if isinstance(error, KeyError) else str(error)
+        state, reason = "damaged", f"{text}; delete the folder and run the command again to train it anew"
     described = {part: _options(trial.get(part, {})) for part in PARTS}
     return {
         "identity": folder.name,

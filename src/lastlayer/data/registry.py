@@ -223,6 +223,8 @@ def find(name: str | Path, root: str | Path | None = None) -> Path | None:
     """
     if str(name) in _SOURCES:
         return None
+    if not str(name):  # which as a path is the working folder
+        describe("")
     path, root = Path(name).expanduser(), default_root() if root is None else Path(root).expanduser()
     for candidate in (path, root / path):
         if candidate.exists():

@@ -57,8 +57,10 @@ def rehearse(trial: Trial, dataset: Dataset) -> tuple[str, ...]:
 
 
 def _rehearsed_teacher(folder: str, dataset: Dataset, stand_in: Network) -> Network:
+    run = RunFolder(folder)
     try:
-        facts = RunFolder(folder).result()["data"]
+        facts = run.result()["data"]
+        run.tensors("weights")  # mapped and checked: damaged ones would fail every trial
     except OSError as error:
         raise ValueError(f"teacher {folder} is no finished run: {error}") from error
     theirs, ours = (len(facts["class_names"]), tuple(facts["in_shape"])), (dataset.num_classes, dataset.in_shape)
