@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from lastlayer.cli import app
 from lastlayer.cli.reproduce import _only
 from lastlayer.papers import Row, Store, artifacts, claims, needs
+from lastlayer.runs import RunFolder
 
 
 @pytest.fixture
@@ -133,6 +134,7 @@ def test_claims_are_judged_after_the_artifact_they_rest_on(call, tmp_path):
         (("sln.table1", "--only", "loss=CE, decay 5e-5"), "'CE, decay 5e-4', 'CE, decay 1e-3'"),
         (("bn_wd.lemma4", "--size", "smoke", "--out", "/dev/null/x"), "--out /dev/null/x: no folder can be made"),
         (("bn_wd.fig7", "--out", ".", "--runs", "/dev/null/x"), "--runs /dev/null/x: no folder can be made"),
+        (("sln.table1", "--workers", "0"), "--workers"),
         (("--scorecard", "bn_wd.fig9"), "no claim rests on bn_wd.fig9"),
     ],
 )
@@ -161,6 +163,29 @@ def test_a_criterion_says_how_it_was_changed(call):
     made = call("--scorecard", "sln")
     assert "[criterion changed: the cosine" in " ".join(made.output.replace("│", " ").split())
     assert "criterion changed: not changed" not in " ".join(made.output.replace("│", " ").split())
+
+
+def test_a_run_without_a_result_costs_no_other_and_ends_the_command_with_one(call, tmp_path):
+    arguments = ("sln.table4", "--size", "smoke", "--device", "cpu", "--workers", "1", "--only", "loss=CE")
+    assert call(*arguments).exit_code == 0
+    results = tmp_path / "results" / "sln" / "table4-smoke.csv"
+    rows = len(Store(tmp_path / "results").read("sln.table4", "smoke").rows)
+    broken = next((tmp_path / "runs").glob("*/result.json"))
+    results.unlink()
+    broken.write_text("{")
+    made = call(*arguments)
+    assert made.exit_code == 1, made.output
+    assert f"{broken.relative_to(tmp_path)} is damaged" in made.output
+    assert "delete the folder and run the command again" in made.output
+    assert len(Store(tmp_path / "results").read("sln.table4", "smoke").rows) == rows - 1
+    broken.unlink()
+    RunFolder(broken.parent).fail({"error": "not finite at step 3"})
+    made = call(*arguments)
+    assert made.exit_code == 1, made.output
+    assert made.output.count("not finite at step 3") == 1
+    assert "1 run without a result: see lastlayer status runs; --retry-failed runs what failed again" in made.output
+    assert call(*arguments, "--show").exit_code == 0
+    assert call(*arguments, "--retry-failed").exit_code == 0
 
 
 def test_one_artifact_that_stops_keeps_nobody_from_showing_the_others(call, tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from lastlayer.data import CorruptFileError
 from lastlayer.papers import Store, reproduce_all, sln
 from lastlayer.papers._artifact import parse
 from lastlayer.papers._reproduce import all_trials
@@ -226,6 +227,27 @@ def test_what_is_not_at_hand_is_said_before_anything_trains(tmp_path, plan, monk
     reproduce_all([one], "paper", plan, store, only={"sln.elsewhere": {"loss": ["CE"]}}, run=run)
     assert kept(store, "elsewhere") == {"CE"}
     assert len(run.batches) == 1  # table2 had trained it
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "said"),
+    [
+        ("mnist", "mnist/train-images-idx3-ubyte", "train-images-idx3-ubyte"),
+        ("omniglot", "omniglot/images_background/readme.txt", "images_evaluation is missing"),
+    ],
+    ids=["damaged", "half"],
+)
+def test_data_that_is_not_whole_fails_no_trial(tmp_path, plan, name, file, said):
+    """That the first file of a data set is there does not say that its download was not interrupted."""
+    plan = dataclasses.replace(plan, data_root=tmp_path / "data")
+    path = tmp_path / "data" / file
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"")
+    run, store = Noting(), Store(tmp_path)
+    with pytest.raises((FileNotFoundError, CorruptFileError), match=f"{said}.*\nor leave it out with --only"):
+        reproduce_all([lacking(f'"data" = {{ name = "{name}" }}', "partly")], "paper", plan, store, run=run)
+    assert run.batches == []
+    assert not plan.root.exists()
 
 
 def test_what_is_written_down_needs_no_data_set(tmp_path, plan):

@@ -54,8 +54,10 @@ def print_artifact(
         console.print(f"chosen here, {name.replace('_', ' ')}: {choice.value} ({choice.reason})", highlight=False)
     lost = [row for row in observed.rows if row.status != "done"]
     if lost:
-        counts = ", ".join(f"{' '.join(row.labels.values())} seed {row.seed} ({row.status})" for row in lost[:5])
-        console.print(f"{len(lost)} runs are no results: {counts}", style="red", highlight=False)
+        named = [f"{' '.join(row.labels.values())} seed {row.seed} ({row.status})" for row in lost[:5]]
+        counts = ", ".join([*named, *(["..."] if len(lost) > len(named) else [])])
+        are = "1 run is no result" if len(lost) == 1 else f"{len(lost)} runs are no results"
+        console.print(f"{are}: {counts}", style="red", highlight=False)
 
 
 def _value(mean: float, std: float | None, count: int | None = None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lastlayer.cli._reproduce_print import print_artifact, print_list, print_scorecard, print_verdicts
-from lastlayer.cli._running import run
+from lastlayer.cli._running import counted, run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Folder of the observations.")] = Path("results"),
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ..., or auto.")] = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes on the CPU; one a core if not given.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes on the CPU; one a core if not given.", min=1)] = None,
     pack: Annotated[int | None, typer.Option(help="Trials at a time on a GPU; what fits if not given.", min=1)] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where data sets lie.")] = None,
     retry_failed: Annotated[bool, typer.Option(help="Run failed trials again.")] = False,
@@ -78,6 +78,7 @@ def reproduce(
     chosen = _chosen(names)
     _check(chosen, size, only, seeds, picture)
     failure: Exception | None = None
+    unfinished = 0
     if not show:
         _make_folder("--out", out)
         if any(artifact.compute is None for artifact in chosen):
@@ -90,6 +91,8 @@ def reproduce(
             if show and not observed.rows:
                 _say_nothing_is_there(artifact, size, store)
             _show(console, artifact, observed, store, _only(only, artifact))
+            grid = papers.restricted(artifact, size, _only(only, artifact), _seeds(seeds))
+            unfinished += papers.count_unfinished(artifact, grid, observed)
             part = "figure"
             for path in _write_figure(artifact, observed, runs, picture):
                 console.print(f"figure: {path}", highlight=False)
@@ -100,6 +103,10 @@ def reproduce(
             failure = failure or error
     if failure is not None:
         raise failure
+    if unfinished and not show:
+        again = "--retry-failed runs what failed again"
+        typer.echo(f"{counted(unfinished, 'run')} without a result: see lastlayer status {runs}; {again}", err=True)
+        raise typer.Exit(1)
 
 
 def _say_nothing_is_there(artifact: Artifact, size: Size, store: Store) -> None:

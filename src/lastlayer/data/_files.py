@@ -84,5 +84,5 @@ def locate(root: Path, name: str, places: Places, hint: str) -> Path:
 def require(path: Path, name: str) -> Path:
     """The path itself, if it exists."""
     if not path.exists():
-        raise FileNotFoundError(f"{name}: {path} is missing; the data set is incomplete")
+        raise FileNotFoundError(f"{name}: {path} is missing; the data set is incomplete: fetch it again")
     return path

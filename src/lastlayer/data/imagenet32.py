@@ -58,7 +58,9 @@ def _batch(folder: Path, stem: str) -> tuple[Split, str, str]:
     places += [folder.parent / "Imagenet32_val" / place.name for place in places]
     path = next((place for place in places if place.exists()), None)
     if path is None:
-        raise FileNotFoundError(f"imagenet32: {folder / stem} (or .npz) is missing; the data set is incomplete")
+        raise FileNotFoundError(
+            f"imagenet32: {folder / stem} (or .npz) is missing; the data set is incomplete: fetch it again"
+        )
     data, sha256 = read(path)
     content = _npz(path, data) if path.suffix == ".npz" else unpickle(path, data)
     pixels, labels = content.get("data"), content.get("labels")

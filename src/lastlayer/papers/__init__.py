@@ -11,7 +11,7 @@ from lastlayer.papers._claims import Claim, claims, judge, needs
 from lastlayer.papers._evidence import Verdict
 from lastlayer.papers._figure import figure
 from lastlayer.papers._observations import NotRunError, Observations, Row, Store
-from lastlayer.papers._reproduce import all_trials, reproduce, reproduce_all, restricted
+from lastlayer.papers._reproduce import all_trials, count_unfinished, reproduce, reproduce_all, restricted
 from lastlayer.papers._table import Entry, Line, lines, published
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "artifacts",
     "claims",
     "cost",
+    "count_unfinished",
     "figure",
     "judge",
     "lines",

@@ -11,7 +11,7 @@ from lastlayer.papers._artifact import Artifact, Cell, Grid, Labels, Selection, 
 from lastlayer.papers._observations import Observations, Row, Store
 from lastlayer.papers._recording import facts_of
 from lastlayer.runners import Plan
-from lastlayer.runs import RunFolder
+from lastlayer.runs import DamagedFileError, RunFolder
 from lastlayer.training.trial import Trial
 from lastlayer.training.tuning import HOLDOUT, TUNING_SEED, best_candidate
 
@@ -120,7 +120,10 @@ def _candidate_rows(labels: Labels, settings: Mapping[str, Any], trial: Trial, f
         return [Row(labels, trial.seed, 0, {}, "failed", {"run": trial.identity})]
     if folder.status != "done":
         return []
-    result = folder.result()
+    try:
+        result = folder.result()
+    except DamagedFileError as error:  # a choice among the others might be another
+        raise DamagedFileError(f"{error}; delete the folder and run the command again to train it anew") from error
     values = {f"validation.{name}": value for name, value in result["measures"]["validation"].items()}
     return [Row(labels, trial.seed, trial.schedule.epochs, values, "done", facts_of(result, trial.identity))]
 

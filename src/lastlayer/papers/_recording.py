@@ -10,7 +10,7 @@ from typing import Any
 from lastlayer.papers._artifact import Artifact, Cell, Grid, Labels, resolve
 from lastlayer.papers._observations import Row
 from lastlayer.runners import Plan
-from lastlayer.runs import RunFolder
+from lastlayer.runs import DamagedFileError, RunFolder
 
 ABOVE_CHANCE = 1.05  # times the share of the largest class: a run below that on its training set learned nothing
 
@@ -44,7 +44,12 @@ def observe(
                 if folder.status == "failed":
                     rows.append(Row(cell.labels, seed, 0, {}, "failed", {"run": trial.identity, "selected": selected}))
                 continue
-            found = _rows(artifact, cell, seed, folder.result(), selected, trial.identity)
+            try:
+                result = folder.result()
+            except DamagedFileError as error:  # the others count; without this one's folder it is trained anew
+                tell(f"no result: {where}: {error}; delete the folder and run the command again to train it anew")
+                continue
+            found = _rows(artifact, cell, seed, result, selected, trial.identity)
             if found[-1].status == "chance":
                 tell(f"no result: {where}: training accuracy at the level of chance")
             else:

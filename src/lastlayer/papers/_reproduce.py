@@ -6,9 +6,10 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
+from lastlayer.data import CorruptFileError
 from lastlayer.papers._artifact import Artifact, Cell, Grid, Size, resolve
 from lastlayer.papers._choosing import Choosing, Told, candidates, groups_of
-from lastlayer.papers._observations import Observations, Store
+from lastlayer.papers._observations import Observations, Row, Store
 from lastlayer.papers._recording import module_of, observe, place_of
 from lastlayer.runners import Plan, run_trials
 from lastlayer.training.parts import check_at_hand
@@ -79,13 +80,14 @@ def reproduce_all(
         for artifact in artifacts
     }  # fmt: skip
     errors: list[Exception] = []
+    at_hand: set[str] = set()
     try:
         while working:
             batches: dict[str, Sequence[Trial]] = {}
             for name, work in list(working.items()):
                 try:
                     batch = next(work)
-                    _refuse_lacking(batch, plan)
+                    _refuse_lacking(batch, plan, at_hand)
                     batches[name] = batch
                 except StopIteration:
                     del working[name]
@@ -108,21 +110,25 @@ def reproduce_all(
     return [store.read(artifact.name, size) for artifact in artifacts]
 
 
-def _refuse_lacking(trials: Sequence[Trial], plan: Plan) -> None:
+def _refuse_lacking(trials: Sequence[Trial], plan: Plan, at_hand: set[str]) -> None:
     """Say that a package or a data set is not there before anything trains, and before every trial fails of it.
 
+    Args:
+        at_hand: data sets that were found whole before; those found now are added.
+
     Raises:
-        ImportError, FileNotFoundError: what is missing, how to get it, and how to do without it where that is possible.
+        ImportError, OSError, CorruptFileError: what is missing or damaged, how to get it, and how to do without it
+            where that is possible.
     """
     left = [trial for trial in trials if plan.folder(trial).status != "done"]
     needing: dict[tuple[str | None, ...], Trial] = {}
     for trial in left:
         needing.setdefault((trial.model.name, trial.data.name, trial.data.unknown_from), trial)
-    lacking: list[ImportError | FileNotFoundError] = []
+    lacking: list[ImportError | OSError | CorruptFileError] = []
     for trial in needing.values():
         try:
-            check_at_hand(trial, plan.data_root)
-        except (ImportError, FileNotFoundError) as error:
+            check_at_hand(trial, plan.data_root, at_hand)
+        except (ImportError, OSError, CorruptFileError) as error:
             lacking.append(error)
     if lacking:
         without = ["or leave it out with --only"] if len(lacking) < len(needing) else []
@@ -223,6 +229,15 @@ def restricted(
                 raise ValueError(f"{artifact.name} at size {size} has no {axis} {label!r}; it has {have}")
         grid = dataclasses.replace(grid, cells=tuple(cell for cell in grid.cells if cell.labels[axis] in wanted))
     return grid if seeds is None else dataclasses.replace(grid, seeds=tuple(seeds))
+
+
+def count_unfinished(artifact: Artifact, grid: Grid, observed: Observations) -> int:
+    """How many runs of a grid are not among what was observed, or failed."""
+    if artifact.compute is not None:
+        return 0
+    ended = {row.place for row in observed.rows if row.status != "failed"}
+    wanted = [Row(cell.labels, seed, 0, {}).place for cell in grid.cells for seed in grid.seeds]
+    return sum(place not in ended for place in wanted)
 
 
 def all_trials(grid: Grid) -> list[Trial]:

@@ -114,20 +114,24 @@ def _check_data(choice: DataChoice, root: str | Path | None) -> None:
             data.find(name, root)
 
 
-def check_at_hand(trial: Trial, data_root: str | Path | None = None) -> None:
-    """Check that the packages and the data sets that a trial needs are there, without reading them.
+def check_at_hand(trial: Trial, data_root: str | Path | None, known: set[str]) -> None:
+    """Check that the packages and the data sets that a trial needs are there and whole.
+
+    Args:
+        trial: resolved or not.
+        data_root: where data sets lie.
+        known: data sets that were read before and are not again; those read here are added.
 
     Raises:
-        ImportError, FileNotFoundError: what is missing, and how to get it.
+        ImportError, OSError, CorruptFileError: what is missing or damaged, and how to get it.
     """
     trial.resolved(data_root)
-    root = data.default_root() if data_root is None else Path(data_root).expanduser()
     for name, options in ((trial.data.name, trial.data.options), (trial.data.unknown_from, {})):
-        if name is None or data.find(name, root) is not None:
+        if name is None or name in known:
             continue
-        source = data.describe(name)
-        if source.needs_files and source.find(root) is None:
-            data.load(name, root, **options)  # says where it looked
+        if data.find(name, data_root) is not None or data.describe(name).needs_files:
+            data.load(name, data_root, **options)  # half of it may be there, which a look at one file does not show
+        known.add(name)
 
 
 def load_data(choice: DataChoice, root: str | Path | None = None) -> data.Dataset:
