@@ -1,7 +1,11 @@
 """What every command shares: help, the version, one line for a mistake."""
 
 import itertools
+import os
+import subprocess
+import sys
 
+import numpy
 import pytest
 from typer.testing import CliRunner
 
@@ -46,3 +50,15 @@ def test_a_command_that_is_not_there():
     said = CliRunner().invoke(app, ["comprae"])
     assert said.exit_code == 2
     assert "comprae" in said.output
+
+
+def test_a_locale_without_arrows_costs_no_table(tmp_path):
+    file = tmp_path / "a.npz"
+    numpy.savez(file, features=numpy.random.default_rng(0).normal(size=(30, 4)), target=numpy.arange(30) % 3)
+    made = subprocess.run(
+        [sys.executable, "-c", "from lastlayer.cli import main; main()", "measure", str(file)],
+        capture_output=True, env={**os.environ, "PYTHONIOENCODING": "iso-8859-15"}, timeout=120,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    assert b"E_com            ?" in made.stdout
+    assert b"CDNV" in made.stdout

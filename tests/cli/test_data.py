@@ -86,6 +86,12 @@ def run(*arguments: object, code: int = 0):
     return result
 
 
+def test_a_narrow_terminal_cuts_no_summary_and_no_licence() -> None:
+    made = runner.invoke(app, ["list"], env={"COLUMNS": "40"})
+    assert made.exit_code == 0
+    assert "…" not in made.output
+
+
 def test_list_names_every_set_and_where_it_would_lie(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "250")
     output = run("list", "--data-root", tmp_path).stdout

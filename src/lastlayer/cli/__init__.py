@@ -2,7 +2,9 @@
 
 import functools
 import inspect
+import io
 import os
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -80,4 +82,7 @@ for _group in (app, data, theory):
 
 def main() -> None:
     """Entry point of the `lastlayer` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # in a locale without arrows a table must not end a command of hours
+            stream.reconfigure(errors="replace")
     app()

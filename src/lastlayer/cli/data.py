@@ -41,8 +41,8 @@ def list_sets(data_root: Root = None) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("name", no_wrap=True)
     table.add_column("files", no_wrap=True)
-    table.add_column("summary")
-    table.add_column("licence")
+    table.add_column("summary", overflow="fold")
+    table.add_column("licence", overflow="fold")
     for name in available():
         source = describe(name)
         table.add_row(name, files_there(name, root), source.summary, source.licence)
