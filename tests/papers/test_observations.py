@@ -1,6 +1,8 @@
 """Observations on disk: what is written is read, newer rows replace older ones, nothing missing goes unnoticed."""
 
+import concurrent.futures
 import math
+import time
 
 import pytest
 
@@ -43,6 +45,19 @@ def test_a_later_run_of_a_seed_leaves_nothing_of_the_one_before(tmp_path):
     assert observed.values("test.accuracy", loss="CE") == {0: 0.4, 1: 0.5}
     assert observed.curve("test.accuracy", 0) == {0: 0.3, 20: 0.4}
     assert {one.status for one in observed.rows} == {"done"}
+
+
+def test_what_several_add_at_once_is_all_kept(tmp_path):
+    class Slow(Store):
+        def read(self, *arguments, **options):
+            found = super().read(*arguments, **options)
+            time.sleep(0.05)  # in which the others read the same
+            return found
+
+    stores = [Slow(tmp_path) for _ in range(8)]
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda seed: stores[seed].add(NAME, "small", [row("CE", seed, 5, 0.5)]), range(8)))
+    assert sorted(one.seed for one in Store(tmp_path).read(NAME, "small").rows) == list(range(8))
 
 
 def test_no_rows_leave_no_file(tmp_path):

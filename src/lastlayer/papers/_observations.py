@@ -8,10 +8,13 @@ validation data stands beside it in a file of the same form, with what was tried
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import csv
+import fcntl
 import io
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -226,12 +229,29 @@ class Store:
         return self.read(name, size)
 
     def add(self, name: str, size: Size, rows: Sequence[Row], *, tried: bool = False) -> Path:
-        """Merge rows into the file of an artifact; a crash leaves the old file or the new one, no rows leave it be."""
-        merged = self.read(name, size, tried=tried).merged(rows)
+        """Merge rows into the file of an artifact; a crash leaves the old file or the new one, no rows leave it be.
+
+        Processes that add to the same file, such as two that each run some labels, take turns.
+        """
         path = self.path(name, size, tried=tried)
         if rows:
-            write_atomically(path, _format(merged).encode())
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(path.parent):
+                merged = self.read(name, size, tried=tried).merged(rows)
+                write_atomically(path, _format(merged).encode())
         return path
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep others from adding to a folder between our reading and writing, which would undo what they add."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems lock no folder
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _format(observed: Observations) -> str:
