@@ -258,6 +258,14 @@ def test_mistakes_end_in_one_line_before_anything_is_trained(arguments: list[str
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize("command", [["compare"], ["linear-probe", "--features", "a.npz"]])
+def test_a_seed_given_for_their_number_makes_no_million_trials(command: list[str]) -> None:
+    code, said = lastlayer(*command, "--seeds", "20260101")
+    assert code == 2
+    assert "--seeds" in said
+    assert "10000" in said
+
+
 def test_samples_asked_for_by_set_are_those_of_the_trial() -> None:
     assert lastlayer("train", "--set", "data.train=100", "--epochs", "1")[0] == 0
     (result,) = Path("runs").glob("*/result.json")

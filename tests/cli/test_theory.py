@@ -116,6 +116,9 @@ def test_dynamics_of_any_loss_and_three_dimensions(tmp_path) -> None:
         (("minima", "--plot", "/nowhere/at/all.html"), "folder"),
         (("minima", "--plot", "."), ". is a folder: name a file"),
         (("alignment", "--epsilon", "nan"), "epsilon"),
+        (("dynamics", "-k", 0), "two classes are needed, got 100 and 0"),
+        (("dynamics", "--points", 10**15), "more memory is needed than there is"),
+        (("minima", "-k", 10**24), "too big"),
     ],
 )
 def test_mistakes_end_in_one_line(arguments: tuple, word: str) -> None:

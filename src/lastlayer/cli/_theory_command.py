@@ -8,6 +8,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from lastlayer.cli._stop import stop
+
 theory = typer.Typer(
     help="What the theory of the five papers says at your numbers.",
     no_args_is_help=True,
@@ -31,11 +33,12 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             if plot is not None and plot.is_dir():
                 raise ValueError(f"{plot} is a folder: name a file")
             function(*args, **kwargs)
-        except (ValueError, TypeError, OSError) as error:
-            if os.environ.get("LASTLAYER_DEBUG"):
+        except (ValueError, TypeError, OSError, OverflowError, MemoryError, RuntimeError) as error:
+            full = isinstance(error, MemoryError) or "allocate memory" in str(error)  # torch's is a RuntimeError
+            if os.environ.get("LASTLAYER_DEBUG") or (isinstance(error, RuntimeError) and not full):
                 raise
-            typer.echo(f"lastlayer theory {function.__name__}: {' '.join(str(error).split())}", err=True)
-            raise typer.Exit(2) from None
+            why = "more memory is needed than there is: choose smaller numbers" if full else str(error)
+            stop(f"theory {function.__name__}", why)
 
     return theory.command()(wrapped)
 

@@ -103,6 +103,8 @@ def dynamics(
 
     if dim not in (2, 3):
         raise ValueError(f"--dim must be 2 or 3, got {dim}")
+    if points < 1 or classes < 2:
+        raise ValueError(f"at least one point and two classes are needed, got {points} and {classes}")
     generator = torch.Generator().manual_seed(seed)
     start = torch.randn(points, dim, generator=generator, dtype=torch.float64)
     weight = torch.nn.functional.normalize(torch.randn(classes, dim, generator=generator, dtype=torch.float64), dim=1)
@@ -143,7 +145,7 @@ def scaling(
     tolerance: Annotated[
         float, typer.Option(help="How far cosines may be from collapse, one for all scales.")
     ] = 0.0035,
-    max_steps: Annotated[int, typer.Option(help="Where to give up.")] = 20_000,
+    max_steps: Annotated[int, typer.Option(help="Where to give up.", min=1)] = 20_000,
     seed: Annotated[int, typer.Option(help="Seed of the starts.")] = 0,
     as_json: Json = False,
     plot: Plot = None,

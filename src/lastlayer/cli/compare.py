@@ -17,6 +17,7 @@ Workers = Annotated[int | None, typer.Option(help="Processes on the CPU; one a c
 Pack = Annotated[int | None, typer.Option(help="Trials at a time on a GPU; what fits if not given.", min=1)]
 Devices = Annotated[int, typer.Option(help="Devices each trial spans; more than one needs the extra devices.", min=1)]
 RetryFailed = Annotated[bool, typer.Option(help="Run failed trials again.")]
+MOST_SEEDS = 10_000  # a number such as 20260101 is meant as a seed, and would be that many trials
 TensorBoard = Annotated[Path | None, typer.Option(help="Folder for TensorBoard logs.")]
 
 
@@ -30,7 +31,7 @@ def compare(
             show_default="ce,ls,mse,bce,sln,batch-ce",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds a loss.", min=1)] = 3,
+    seeds: Annotated[int, typer.Option(help="How many seeds a loss.", min=1, max=MOST_SEEDS)] = 3,
     tune: Annotated[bool, typer.Option(help="Search learning rate and weight decay for each loss first.")] = False,
     out: Out = Path("runs"),
     device: Device = "auto",

@@ -11,6 +11,7 @@ import typer
 
 from lastlayer.cli._running import check_trials, refuse_other_data, run, show_results
 from lastlayer.cli._tuning import tuned
+from lastlayer.cli.compare import MOST_SEEDS
 
 if TYPE_CHECKING:
     from lastlayer.training import Trial
@@ -28,7 +29,7 @@ def linear_probe(
     losses: Annotated[
         str, typer.Option(help="Names by commas, with hyperparameters by colons: ce,sln:gamma=0.5.")
     ] = "ce,sln,bce,batch-ce",
-    seeds: Annotated[int, typer.Option(help="How many seeds a loss.", min=1)] = 3,
+    seeds: Annotated[int, typer.Option(help="How many seeds a loss.", min=1, max=MOST_SEEDS)] = 3,
     tune: Annotated[
         bool, typer.Option("--tune", help="Search learning rate and weight decay for each loss first.")
     ] = False,

@@ -9,6 +9,7 @@ import typer
 
 from lastlayer.cli._reproduce_print import print_artifact, print_list, print_scorecard, print_verdicts
 from lastlayer.cli._running import counted, run
+from lastlayer.cli.compare import MOST_SEEDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from lastlayer.runners import Plan
 
 _PLAIN_WIDTH = 120
-_MOST_SEEDS = 10_000
 _PICTURES = (".svg", ".png")
 
 
@@ -238,7 +238,7 @@ def _seeds(given: str | None) -> list[int] | None:
         wanted = range(int(low), int(high) + 1) if dash else range(int(low))
     except ValueError:
         wanted = range(0)
-    if not 0 < len(wanted) <= _MOST_SEEDS:
+    if not 0 < len(wanted) <= MOST_SEEDS:
         raise ValueError(f"--seeds must be a number such as 3, or a range such as 5-9, got {given!r}")
     return list(wanted)
 
