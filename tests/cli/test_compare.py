@@ -238,6 +238,8 @@ def test_a_comparison_of_one_trial_has_its_page_and_a_training_has_none() -> Non
         (["--losses", "sln:gamma=much"], ["gamma must be a number"]),
         (["--losses", "ce,sln,ce"], ["ce is there twice"]),
         (["--losses", "sln:gamma=0.2,sln:gamma=0.4", "--set", "loss.gamma=0.5"], ["sln gamma=0.5 is there twice"]),
+        (["--head", "batch-norm", "--batch-size", "1"], ["head batch-norm", "batch_size must be >= 2, got 1"]),
+        (["--model", "cnn6", "--batch-size", "1"], ["model cnn6", "batch_size must be >= 2, got 1"]),
         (["--head", "simplex", "--scale", "-1"], ["head simplex", "scale must be positive"]),
         (["--head", "simplex", "--set", "model.width=4"], ["10 classes needs dim >= 9"]),
         (["--set", "model.width=0"], ["model mlp width=0"]),
@@ -312,6 +314,13 @@ def test_a_teacher_teaches_the_losses_that_learn_from_one() -> None:
     code, said = lastlayer("compare", "--losses", "ce,sln", "--teacher", teacher)
     assert code == 2
     assert "a teacher goes with loss kd or fn-kd, got loss ce" in said
+
+
+def test_tuning_that_fails_says_where_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "RATE_FACTORS", (1e30,))
+    code, said = lastlayer("compare", "--losses", "mse", "--seeds", "1", "--tune", *QUICK, "--out", "elsewhere")
+    assert code == 2
+    assert "every setting tried for mse failed: see lastlayer status elsewhere\n" in said
 
 
 def test_tuning_gives_each_loss_its_own_rate(monkeypatch: pytest.MonkeyPatch) -> None:

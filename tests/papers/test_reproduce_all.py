@@ -182,7 +182,7 @@ def test_an_artifact_that_cannot_go_on_is_named_and_the_others_are_finished(tmp_
     several = [made[f"sln.{name}"] for name in ("hopeless", "table1")]
     with pytest.raises(ValueError, match="every setting tried for sln failed"):
         reproduce_all(several, "paper", plan, store, only={"sln.hopeless": {"loss": ["CE", "SLN"]}}, tell=told.append)
-    assert "sln.hopeless: stopped: every setting tried for sln failed: see lastlayer status" in told
+    assert f"sln.hopeless: stopped: every setting tried for sln failed: see lastlayer status {plan.root}" in told
     assert all(line.startswith(("sln.hopeless: ", "sln.table1: ")) for line in told)
     assert (kept(store, "hopeless"), kept(store, "table1")) == ({"CE"}, {"CE", "SLN", "KD"})
     assert {row.status for row in store.read("sln.hopeless", "paper", tried=True).rows} == {"failed"}

@@ -70,7 +70,7 @@ class Choosing:
         best: dict[Group, dict[str, Any]] = {}
         for group, made in self.tried.items():
             found = [scores.get(trial.identity) for trial in made]
-            winner, score = best_candidate(made, found)
+            winner, score = best_candidate(made, found, self.plan.root)
             best[group] = _combinations(self.groups[group])[made.index(winner)]
             tell(f"{' '.join(group) or self.artifact.name}: {_text(best[group])}, "
                  f"validation accuracy {score['accuracy']:.4f}, "

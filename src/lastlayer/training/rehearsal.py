@@ -44,16 +44,24 @@ def rehearse(trial: Trial, dataset: Dataset) -> tuple[str, ...]:
             place = torch.device("cpu" if elsewhere else "meta")
             with _part("model", trial.model.name, trial.model.options), place:
                 backbone = create(trial.model.name, dataset.in_shape, **trial.model.options)
+                _check_batch(trial, backbone)
             width = int(backbone.num_features)  # type: ignore[arg-type]
             if taken_off := getattr(backbone, "taken_off", None):
                 notes = (f"model {trial.model.name}: the head takes the place of its last layer ({taken_off})",)
         with _part("head", trial.head.name, trial.head.options):
             head = HEAD_CLASSES[trial.head.name](width, dataset.num_classes, **trial.head.options)
+            _check_batch(trial, head)
         network = Network(Normalize(None, None, 1.0), nn.Identity(), head)
         teacher = None if trial.teacher is None else _rehearsed_teacher(trial.teacher, dataset, network)
         with _part("loss", trial.loss.name, trial.loss.options):
             objective(network, make_loss(trial, dataset), teacher, torch.randn(2, width), torch.tensor([0, 1]))
     return notes
+
+
+def _check_batch(trial: Trial, part: nn.Module) -> None:
+    """Refuse batches of one sample where the mean over a batch is taken away: nothing would be left."""
+    if trial.batch_size == 1 and any(isinstance(module, nn.BatchNorm1d) for module in part.modules()):
+        raise ValueError("it normalises over a batch: batch_size must be >= 2, got 1")
 
 
 def _rehearsed_teacher(folder: str, dataset: Dataset, stand_in: Network) -> Network:

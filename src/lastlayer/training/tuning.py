@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from lastlayer.runs import RunFolder
 from lastlayer.training.trial import Trial
@@ -38,16 +39,21 @@ def validation(run: RunFolder) -> Mapping[str, float] | None:
 
 
 def best_candidate(
-    grid: Sequence[Trial], scores: Sequence[Mapping[str, float] | None]
+    grid: Sequence[Trial], scores: Sequence[Mapping[str, float] | None], runs: Path
 ) -> tuple[Trial, Mapping[str, float]]:
     """The candidate with the highest validation accuracy, ties by validation NLL, and its score; None counts as worst.
+
+    Args:
+        grid: the candidates.
+        scores: what each measured on validation data.
+        runs: folder of their runs, for whoever is to look there.
 
     Raises:
         ValueError: when every candidate failed.
     """
     scored = [(score, candidate) for score, candidate in zip(scores, grid, strict=True) if score is not None]
     if not scored:
-        raise ValueError(f"every setting tried for {grid[0].loss.name} failed: see lastlayer status")
+        raise ValueError(f"every setting tried for {grid[0].loss.name} failed: see lastlayer status {runs}")
     score, best = max(scored, key=lambda entry: (entry[0]["accuracy"], -entry[0]["nll"]))
     return best, score
 
@@ -55,7 +61,7 @@ def best_candidate(
 def best_settings(trial: Trial, grid: Sequence[Trial], folder: Callable[[Trial], RunFolder]) -> tuple[Trial, str]:
     """The trial with the learning rate and weight decay of its `best_candidate`, and a sentence on what was chosen."""
     scores = [validation(folder(candidate)) for candidate in grid]
-    best, score = best_candidate(grid, scores)
+    best, score = best_candidate(grid, scores, folder(trial).path.parent)
     optimiser = best.optimiser
     rates = sorted({candidate.optimiser.lr or 0.0 for candidate in grid})
     edge = " (at the edge of the grid)" if optimiser.lr in (rates[0], rates[-1]) else ""
