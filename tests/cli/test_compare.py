@@ -304,6 +304,27 @@ def test_a_damaged_teacher_is_refused_before_anything_is_trained() -> None:
     assert not Path("pupils").exists()
 
 
+def test_a_run_whose_code_was_changed_is_refused_in_one_line() -> None:
+    layers = "nn.Flatten(), nn.Linear(64, {width}), nn.Linear({width}, 10)"
+    text = f"from torch import nn\n\n\ndef net(): return nn.Sequential({layers})\n"
+    Path("changing_net.py").write_text(text.format(width=8))
+    code, said = lastlayer("train", *QUICK[:-2], "--model", "changing_net:net")
+    assert code == 0, said
+    run = said.splitlines()[-1].removeprefix("run: ")
+    Path("changing_net.py").write_text(text.format(width=128))
+    del sys.modules["changing_net"]
+    for command in (["export", run, "--format", "safetensors"], ["compare", "--losses", "kd,fn-kd", "--teacher", run]):
+        code, said = lastlayer(*command)
+        assert code == 2
+        assert said.startswith(f"lastlayer {command[0]}: the weights of {run} do not fit model changing_net:net")
+        assert said.count("\n") == 1
+    Path("changing_net.py").unlink()
+    del sys.modules["changing_net"]
+    code, said = lastlayer("compare", "--losses", "kd", "--seeds", "2", "--teacher", run)
+    assert code == 2
+    assert said.count("module 'changing_net' cannot be imported") == 1
+
+
 def test_a_teacher_teaches_the_losses_that_learn_from_one() -> None:
     _, said = lastlayer("train", *QUICK[:-2])
     teacher = said.splitlines()[-1].removeprefix("run: ")

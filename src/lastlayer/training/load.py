@@ -80,6 +80,7 @@ def load(run: str | Path | RunFolder, device: torch.device | str = "cpu") -> Loa
 
     Raises:
         FileNotFoundError: when the run is not done.
+        ValueError: when the weights do not fit the model, whose code was changed.
         DamagedFileError: when a file's checksum does not fit.
     """
     folder = run if isinstance(run, RunFolder) else RunFolder(run)
@@ -93,7 +94,13 @@ def load(run: str | Path | RunFolder, device: torch.device | str = "cpu") -> Loa
     normalize = facts["normalize"]
     mean, std = (None if normalize[key] is None else tuple(normalize[key]) for key in ("mean", "std"))
     network = Network(Normalize(mean, std, normalize["scale"]), backbone, head)
-    network.load_state_dict(folder.tensors("weights"))  # copied from the file's map: the file may go afterwards
+    try:
+        network.load_state_dict(folder.tensors("weights"))  # copied from the file's map: the file may go afterwards
+    except RuntimeError as error:  # as of a model from elsewhere whose code is another now
+        raise ValueError(
+            f"the weights of {folder.path} do not fit model {trial.model.name}: bring back the code they were trained "
+            f"with ({' '.join(str(error).splitlines()[1].split())})"
+        ) from error
     given = dict(trial.loss.options)
     if trial.loss.name == "logit-adjusted":
         given.setdefault("counts", [1] * len(names))  # prediction uses the plain logits

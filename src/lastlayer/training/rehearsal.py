@@ -12,7 +12,7 @@ from torch import nn
 
 from lastlayer.data import Dataset, Normalize
 from lastlayer.models import create
-from lastlayer.runs import RunFolder
+from lastlayer.training.load import load
 from lastlayer.training.network import HEAD_CLASSES, Network
 from lastlayer.training.parts import check_inputs, make_loss
 from lastlayer.training.steps import objective
@@ -65,10 +65,8 @@ def _check_batch(trial: Trial, part: nn.Module) -> None:
 
 
 def _rehearsed_teacher(folder: str, dataset: Dataset, stand_in: Network) -> Network:
-    run = RunFolder(folder)
     try:
-        facts = run.result()["data"]
-        run.tensors("weights")  # mapped and checked: damaged ones would fail every trial
+        facts = load(folder).result["data"]  # the whole of it: what cannot be loaded would fail every trial
     except OSError as error:
         raise ValueError(f"teacher {folder} is no finished run: {error}") from error
     theirs, ours = (len(facts["class_names"]), tuple(facts["in_shape"])), (dataset.num_classes, dataset.in_shape)
