@@ -1,5 +1,6 @@
 """Parts of a user's own, named by their place in a module."""
 
+import hashlib
 import importlib
 import sys
 from collections.abc import Callable
@@ -36,3 +37,11 @@ def find(module_name: str, name: str, what: str) -> Callable[..., Any]:
         known = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
         raise ValueError(f"{what}: module {module_name!r} has no callable {name!r}{nearest(name, known)}")
     return cast(Callable[..., Any], found)
+
+
+def digest(module_name: str, found: Callable[..., Any]) -> str:
+    """SHA-256 of the files that name and define a callable, not of what they import; "" where there are no files."""
+    modules = [sys.modules.get(name) for name in (module_name, getattr(found, "__module__", None)) if name]
+    paths = {file for module in modules if (file := getattr(module, "__file__", None)) is not None}
+    content = [Path(path).read_bytes() for path in sorted(paths) if Path(path).is_file()]
+    return hashlib.sha256(b"".join(content)).hexdigest() if content else ""

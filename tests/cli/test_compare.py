@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,6 +92,35 @@ def test_a_loss_of_ones_own_is_compared_and_loaded(monkeypatch: pytest.MonkeyPat
     assert sorted(trial["optimiser"]["lr"] for trial in trials) == [0.05] * 4 + [0.1] * 2
     powers = {lastlayer_load(run).loss.hyperparameters().get("power") for run in runs}
     assert powers == {None, 0.5, 0.9}
+
+
+def test_runs_of_older_code_of_ones_own_are_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [*sys.path])
+    Path("own.py").write_text(MY_LOSSES + "def net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 8))\n")
+    Path("names.py").write_text("from own import RootedLoss\n")
+
+    def compare() -> dict[str, list[str]]:
+        """What is said to have changed, and the folders of its runs."""
+        for module in ("own", "names"):  # as a new command would read them
+            sys.modules.pop(module, None)
+        code, said = lastlayer(
+            "compare", "--losses", "ce,names.RootedLoss", "--model", "own:net", "--seeds", "2", *QUICK
+        )
+        assert code == 0, said
+        lines = [line.partition(" has changed since ") for line in said.splitlines() if " has changed since " in line]
+        return {what: rest.partition("delete ")[2].split() for what, _, rest in lines}
+
+    assert compare() == {}
+    assert compare() == {}
+    Path("own.py").write_text(
+        Path("own.py").read_text().replace("0.5", "0.6789")
+    )  # where what names.py names is defined
+    changed = compare()
+    assert {what: len(folders) for what, folders in changed.items()} == {"loss names.RootedLoss": 2, "model own:net": 4}
+    assert set(changed["loss names.RootedLoss"]) < set(changed["model own:net"])
+    for folder in changed["model own:net"]:
+        shutil.rmtree(folder)
+    assert compare() == {}
 
 
 @pytest.mark.parametrize(

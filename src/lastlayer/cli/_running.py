@@ -60,7 +60,7 @@ def run(
         raise ValueError(
             f"--out {plan.root}: nothing can be written there ({error.strerror}); choose another"
         ) from error
-    for note in notes:
+    for note in [*notes, *_changed_code(trials, plan)]:
         typer.echo(note, err=True)
     try:
         with contextlib.closing(events), _shown(trials, plan) as show:  # type: ignore[type-var]
@@ -108,6 +108,27 @@ def refuse_other_data(trials: Sequence[Trial], plan: Plan, dataset: Dataset) -> 
                 f"{trial.data.name} has changed since {folder.path} was trained on it: choose another --out, "
                 "or delete that folder"
             )
+
+
+def _changed_code(trials: Sequence[Trial], plan: Plan) -> list[str]:
+    """A trial names a loss or a model of the user's own, not its code: what older code came to is told as such."""
+    from lastlayer.runs import DamagedFileError
+    from lastlayer.training.parts import code_of
+
+    older: dict[str, list[str]] = {}
+    for trial in trials:
+        code, folder = code_of(trial), plan.folder(trial)
+        if not code or folder.status != "done":
+            continue
+        with contextlib.suppress(DamagedFileError):  # it will be told among the results
+            then = folder.result().get("code", code)
+            for part in (part for part, now in code.items() if then.get(part, now) != now):
+                older.setdefault(part, []).append(str(folder.path))
+    return [
+        f"{part} has changed since {counted(len(folders), 'run')} of these {'was' if len(folders) == 1 else 'were'} "
+        f"trained, which stay as they are: to train them anew, delete {' '.join(folders)}"
+        for part, folders in older.items()
+    ]
 
 
 def counted(number: int, what: str) -> str:

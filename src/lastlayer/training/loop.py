@@ -17,7 +17,7 @@ from lastlayer.training import measuring
 from lastlayer.training.logging import Logger, make_logger
 from lastlayer.training.machine import describe_machine
 from lastlayer.training.network import Network
-from lastlayer.training.parts import load_data, make_network
+from lastlayer.training.parts import code_of, load_data, make_network
 from lastlayer.training.ranks import Ranks
 from lastlayer.training.saving import Saver
 from lastlayer.training.steps import DivergedError, Progress, Training
@@ -238,6 +238,7 @@ def _finish(
             "notes": [*dataset.notes, *(note for note in measuring.limits(dataset) if note not in dataset.notes)],
         },
         "machine": describe_machine(training.device),
+        "code": code_of(trial),
     }
     weights = training.network.state_dict()
     if dataset.validation is not None:

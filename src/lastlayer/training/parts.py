@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from lastlayer import data, losses, models
+from lastlayer._imports import digest
 from lastlayer._words import nearest
+from lastlayer.models.external import find_factory
 from lastlayer.training.network import HEAD_CLASSES, Network, build_network
 from lastlayer.training.trial import DataChoice, HeadChoice, Trial
 
@@ -132,6 +134,18 @@ def check_at_hand(trial: Trial, data_root: str | Path | None, known: set[str]) -
         if data.find(name, data_root) is not None or data.describe(name).needs_files:
             data.load(name, data_root, **options)  # half of it may be there, which a look at one file does not show
         known.add(name)
+
+
+def code_of(trial: Trial) -> dict[str, str]:
+    """Checksums of the code of those parts that are the user's own, by what they are called."""
+    code = {}
+    if trial.loss.name not in losses.available():
+        module = trial.loss.name.rpartition(".")[0]
+        code[f"loss {trial.loss.name}"] = digest(module, losses.entry(trial.loss.name).module)
+    module, colon, _ = trial.model.name.partition(":")
+    if colon and module not in ("timm", "hf"):
+        code[f"model {trial.model.name}"] = digest(module, find_factory(trial.model.name))
+    return code
 
 
 def load_data(choice: DataChoice, root: str | Path | None = None) -> data.Dataset:
