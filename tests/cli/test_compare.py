@@ -152,6 +152,15 @@ def test_a_folder_that_cannot_be_written_is_told_by_its_name(monkeypatch: pytest
     assert "--out runs: nothing can be written there (Read-only file system); choose another" in said
 
 
+def test_a_loss_may_carry_a_list() -> None:
+    weighted = "ce:weight=[1,2.5,1]:label_smoothing=0.1"
+    code, said = lastlayer("compare", "--data", "iris", "--losses", f"sln,{weighted},ce", "--seeds", "1", *QUICK[2:])
+    assert code == 0, said
+    options = [RunFolder(path.parent).trial()["loss"]["options"] for path in Path("runs").glob("*/result.json")]
+    assert [one["weight"] for one in options if "weight" in one] == [[1, 2.5, 1]]
+    assert len(options) == 3
+
+
 def test_the_same_command_again_trains_nothing() -> None:
     command = ("compare", "--losses", "ce", "--seeds", "1", *QUICK)
     lastlayer(*command)

@@ -7,6 +7,7 @@ import functools
 import inspect
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -169,6 +170,19 @@ class Settings:
             options = {} if self.scale is None else {"scale": self.scale}
             changes["head"] = {"name": "normalized" if self.head is None else self.head, "options": options}
         return trial.with_settings({name: value for name, value in changes.items() if value is not None})
+
+
+def split_losses(text: str) -> list[str]:
+    """The losses of --losses, separated by commas; those of a list such as weight=[1,2] separate nothing.
+
+    Example:
+        >>> split_losses("ce:weight=[1,2], sln")
+        ['ce:weight=[1,2]', 'sln']
+    """
+    names = [name.strip() for name in re.split(r",(?![^\[\]]*\])", text) if name.strip()]
+    if not names:
+        raise ValueError("--losses names no loss")
+    return names
 
 
 def assignment(text: str, where: str) -> tuple[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lastlayer.cli._running import counted, run, show_results
-from lastlayer.cli._settings import Settings, takes_settings
+from lastlayer.cli._settings import Settings, split_losses, takes_settings
 from lastlayer.cli._tuning import tuned
 
 Out = Annotated[Path, typer.Option(help="Folder of the runs.")]
@@ -50,9 +50,7 @@ def compare(
     from lastlayer.runners import Plan
     from lastlayer.training.defaults import DEFAULT_LOSSES
 
-    names = list(DEFAULT_LOSSES) if losses is None else [name.strip() for name in losses.split(",") if name.strip()]
-    if not names:
-        raise ValueError("--losses names no loss")
+    names = list(DEFAULT_LOSSES) if losses is None else split_losses(losses)
     plan = Plan(
         out, device, workers, pack, devices=devices, data_root=settings.data_root, retry_failed=retry_failed,
         tensorboard=tensorboard,

@@ -92,7 +92,7 @@ def linear_probe(
 
 def make_trials(base: Trial, losses: str, seeds: int, settings: Sequence[str]) -> list[Trial]:
     """A resolved trial for each loss and seed."""
-    from lastlayer.cli._settings import assignment
+    from lastlayer.cli._settings import assignment, split_losses
     from lastlayer.training.probe import choose_rate
 
     changes = dict(assignment(item, "--set") for item in settings)
@@ -103,11 +103,8 @@ def make_trials(base: Trial, losses: str, seeds: int, settings: Sequence[str]) -
             raise ValueError(
                 f"--set {name}: the data is that of --features and --test; {' and '.join(_OF_DATA)} alone can be set"
             )
-    names = [name.strip() for name in losses.split(",") if name.strip()]
-    if not names:
-        raise ValueError("--losses names no loss")
     made = []
-    for text in names:
+    for text in split_losses(losses):
         name, *given = text.split(":")
         options = dict(assignment(item, f"loss {text}") for item in given)
         trial = choose_rate(base.with_settings({"loss": {"name": name, "options": options}, **changes})).resolved()
