@@ -176,7 +176,7 @@ def test_a_run_without_a_result_costs_no_other_and_ends_the_command_with_one(cal
     made = call(*arguments)
     assert made.exit_code == 1, made.output
     assert f"{broken.relative_to(tmp_path)} is damaged" in made.output
-    assert "delete the folder and run the command again" in made.output
+    assert "Delete the folder and run the command again" in made.output
     assert len(Store(tmp_path / "results").read("sln.table4", "smoke").rows) == rows - 1
     broken.unlink()
     RunFolder(broken.parent).fail({"error": "not finite at step 3"})

@@ -105,7 +105,7 @@ def test_damaged_files_are_told_not_hidden(root):
     runs = survey(root)[1]
     assert runs[trial(0).identity]["status"] == "damaged"
     assert "SHA-256" in runs[trial(0).identity]["reason"]
-    assert "delete the folder and run the command again" in runs[trial(0).identity]["reason"]
+    assert "Delete the folder and run the command again" in runs[trial(0).identity]["reason"]
     comparison = root / "compare-1.json"
     comparison.write_text(comparison.read_text()[:50])
     assert "damaged" in survey(root)[0]["comparisons"][0]

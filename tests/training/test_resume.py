@@ -174,6 +174,22 @@ def test_data_that_changed_under_a_run_is_refused(tmp_path: Path) -> None:
     assert run.status == "done"
 
 
+def test_a_run_that_goes_on_with_other_code_of_ones_own_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = "from torch import nn\n\ndef net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 8))\n"
+    (tmp_path / "resumed_net.py").write_text(text)
+    trial = dataclasses.replace(TRIAL, model=ModelChoice("resumed_net:net"))
+    run = cut_after(trial, tmp_path / "run", 2)
+    run = cut_after(trial, tmp_path / "run", 1)
+    assert not [one for one in recwarn if "has changed" in str(one.message)]
+    (tmp_path / "resumed_net.py").write_text(text + "# another\n")
+    with pytest.warns(UserWarning, match=r"model resumed_net:net has changed since .*run began, which goes on"):
+        finish_fit(fit(trial, run.path))
+    assert run.status == "done"
+
+
 def test_the_folder_of_another_trial_is_refused(tmp_path: Path, whole: Path) -> None:
     other = dataclasses.replace(TRIAL, seed=1)
     with pytest.raises(ValueError, match="holds another trial"):

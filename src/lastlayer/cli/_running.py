@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import shlex
 import sys
 import time
@@ -41,17 +42,13 @@ def run(
     """
     from lastlayer.runners import run_trials
     from lastlayer.runs.files import write_json
-    from lastlayer.training.logging import check_logs
+    from lastlayer.training.logging import import_writer
 
     events = run_trials(trials, plan, dataset)
     if plan.tensorboard is not None:
-        check_logs(plan.tensorboard)
-    try:
-        plan.root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(
-            f"--out {plan.root}: no folder can be made there ({error.strerror}); choose another"
-        ) from error
+        import_writer()
+        make_folder("--tensorboard", plan.tensorboard)
+    make_folder("--out", plan.root)
     command = shlex.join(["lastlayer", *sys.argv[1:]])
     listed = [{"identity": trial.identity, "trial": trial.to_dict()} for trial in trials]
     try:
@@ -69,6 +66,22 @@ def run(
     except KeyboardInterrupt:
         typer.echo(f"\nstopped; checkpoints are kept. To continue: {command}", err=True)
         raise typer.Exit(130) from None
+
+
+def make_folder(option: str, folder: Path) -> None:
+    """A folder to write to, before anything runs: hours later is late to hear that there can be none.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"{option} {folder}: no folder can be made there ({error.strerror}); choose another"
+        ) from error
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"{option} {folder}: nothing can be written there; choose another")
 
 
 def check_trials(trials: Sequence[Trial], dataset: Dataset) -> list[str]:
@@ -113,16 +126,15 @@ def refuse_other_data(trials: Sequence[Trial], plan: Plan, dataset: Dataset) -> 
 def _changed_code(trials: Sequence[Trial], plan: Plan) -> list[str]:
     """A trial names a loss or a model of the user's own, not its code: what older code came to is told as such."""
     from lastlayer.runs import DamagedFileError
-    from lastlayer.training.parts import code_of
+    from lastlayer.training.parts import changed_code, code_of
 
     older: dict[str, list[str]] = {}
     for trial in trials:
-        code, folder = code_of(trial), plan.folder(trial)
-        if not code or folder.status != "done":
+        folder = plan.folder(trial)
+        if not code_of(trial) or folder.status != "done":
             continue
         with contextlib.suppress(DamagedFileError):  # it will be told among the results
-            then = folder.result().get("code", code)
-            for part in (part for part, now in code.items() if then.get(part, now) != now):
+            for part in changed_code(trial, folder.result().get("code", {})):
                 older.setdefault(part, []).append(str(folder.path))
     return [
         f"{part} has changed since {counted(len(folders), 'run')} of these {'was' if len(folders) == 1 else 'were'} "

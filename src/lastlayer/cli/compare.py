@@ -17,8 +17,8 @@ Workers = Annotated[int | None, typer.Option(help="Processes on the CPU; one a c
 Pack = Annotated[int | None, typer.Option(help="Trials at a time on a GPU; what fits if not given.", min=1)]
 Devices = Annotated[int, typer.Option(help="Devices each trial spans; more than one needs the extra devices.", min=1)]
 RetryFailed = Annotated[bool, typer.Option(help="Run failed trials again.")]
-MOST_SEEDS = 10_000  # a number such as 20260101 is meant as a seed, and would be that many trials
 TensorBoard = Annotated[Path | None, typer.Option(help="Folder for TensorBoard logs.")]
+MOST_SEEDS = 10_000  # a number such as 20260101 is meant as a seed, and would be that many trials
 
 
 @takes_settings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lastlayer.cli._reproduce_print import print_artifact, print_list, print_scorecard, print_verdicts
-from lastlayer.cli._running import counted, run
+from lastlayer.cli._running import counted, make_folder, run
 from lastlayer.cli.compare import MOST_SEEDS
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ def reproduce(
     failure: Exception | None = None
     unfinished = 0
     if not show:
-        _make_folder("--out", out)
+        make_folder("--out", out)
         if any(artifact.compute is None for artifact in chosen):
-            _make_folder("--runs", runs)
+            make_folder("--runs", runs)
         failure = _run_all(chosen, size, plan, store, only, seeds)
     for artifact in chosen:
         part = "table"
@@ -178,18 +178,6 @@ def _claims(names: list[str] | None) -> list[str]:
     if not wanted:
         raise ValueError(f"no claim rests on {', '.join(names)}; --scorecard alone shows all claims")
     return wanted
-
-
-def _make_folder(option: str, folder: Path) -> None:
-    """A folder to write to, before anything runs: hours later is late to hear of it."""
-    import os
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"{option} {folder}: no folder can be made there ({error.strerror})") from error
-    if not os.access(folder, os.W_OK):
-        raise ValueError(f"{option} {folder}: nothing can be written there; choose another folder")
 
 
 def _check(chosen: list[Artifact], size: Size, only: list[str] | None, seeds: str | None, picture: Path | None) -> None:

@@ -71,6 +71,7 @@ def _is_run(folder: Path) -> bool:
 
 def _run(folder: Path, asked: dict[str, Any] | None) -> dict[str, Any]:
     from lastlayer.runs import DamagedFileError, RunFolder
+    from lastlayer.runs.files import describe_damage
 
     run = RunFolder(folder)
     state: str = run.status
@@ -86,8 +87,7 @@ def _run(folder: Path, asked: dict[str, Any] | None) -> dict[str, Any]:
         lines = run.metrics()
         epoch = lines[-1]["epoch"] if lines else None
     except (DamagedFileError, KeyError, OSError) as error:
-        text = f"{folder}: no {error} in it" if isinstance(error, KeyError) else str(error)
-        state, reason = "damaged", f"{text}; delete the folder and run the command again to train it anew"
+        state, reason = "damaged", describe_damage(folder, error)
     described = {part: _options(trial.get(part, {})) for part in PARTS}
     return {
         "identity": folder.name,

@@ -12,6 +12,7 @@ from lastlayer.papers._observations import Observations, Row, Store
 from lastlayer.papers._recording import facts_of
 from lastlayer.runners import Plan
 from lastlayer.runs import DamagedFileError, RunFolder
+from lastlayer.runs.files import describe_damage
 from lastlayer.training.trial import Trial
 from lastlayer.training.tuning import HOLDOUT, TUNING_SEED, best_candidate
 
@@ -123,7 +124,7 @@ def _candidate_rows(labels: Labels, settings: Mapping[str, Any], trial: Trial, f
     try:
         result = folder.result()
     except DamagedFileError as error:  # a choice among the others might be another
-        raise DamagedFileError(f"{error}; delete the folder and run the command again to train it anew") from error
+        raise DamagedFileError(describe_damage(folder.path, error)) from error
     values = {f"validation.{name}": value for name, value in result["measures"]["validation"].items()}
     return [Row(labels, trial.seed, trial.schedule.epochs, values, "done", facts_of(result, trial.identity))]
 

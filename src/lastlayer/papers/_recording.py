@@ -11,6 +11,7 @@ from lastlayer.papers._artifact import Artifact, Cell, Grid, Labels, resolve
 from lastlayer.papers._observations import Row
 from lastlayer.runners import Plan
 from lastlayer.runs import DamagedFileError, RunFolder
+from lastlayer.runs.files import describe_damage
 
 ABOVE_CHANCE = 1.05  # times the share of the largest class: a run below that on its training set learned nothing
 
@@ -47,7 +48,7 @@ def observe(
             try:
                 result = folder.result()
             except DamagedFileError as error:  # the others count; without this one's folder it is trained anew
-                tell(f"no result: {where}: {error}; delete the folder and run the command again to train it anew")
+                tell(f"no result: {where}: {describe_damage(folder.path, error)}")
                 continue
             found = _rows(artifact, cell, seed, result, selected, trial.identity)
             if found[-1].status == "chance":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lastlayer.runs import DamagedFileError, RunFolder, Status
-from lastlayer.runs.files import read_json
+from lastlayer.runs.files import describe_damage, read_json
 
 ReportStatus = Status | Literal["damaged", "repeated"]
 
@@ -166,8 +166,7 @@ def _read(path: Path, asked: Mapping[str, Any] | None = None) -> Run:
             problem = f"never started: there is no run in {path}; run the command again to train it."
     except (DamagedFileError, OSError, KeyError) as error:
         status, result = "damaged", None
-        text = f"{path}: no {error} in it" if isinstance(error, KeyError) else str(error)
-        problem = f"{text}. Delete the folder and run the command again to train it anew."
+        problem = describe_damage(path, error)
         trial = trial or _readable_trial(folder)
     chosen = trial or asked or {}
     return Run(path, status, chosen, _without_seed(asked or chosen), result, problem)

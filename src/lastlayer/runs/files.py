@@ -23,6 +23,12 @@ class DamagedFileError(ValueError):
     """A file whose content is not what was written: cut short, or altered."""
 
 
+def describe_damage(folder: Path, error: Exception) -> str:
+    """What keeps a run folder from being read, and what to do about it."""
+    text = f"{folder}: no {error} in it" if isinstance(error, KeyError) else str(error)
+    return f"{text}. Delete the folder and run the command again to train it anew."
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a crash at any moment leaves the old one or the new one, never a part.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,24 +10,6 @@ from typing import Any
 from lastlayer.training.trial import Trial
 
 Logger = Callable[[Mapping[str, Any]], None]
-
-
-def check_logs(folder: Path) -> None:
-    """Say that logs cannot be written before anything trains, and before every trial fails of it.
-
-    Raises:
-        ImportError: when TensorBoard is not installed, naming the extra.
-        ValueError: when there can be no such folder.
-    """
-    _import_writer()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(
-            f"--tensorboard {folder}: no folder can be made there ({error.strerror}); choose another"
-        ) from error
-    if not os.access(folder, os.W_OK):
-        raise ValueError(f"--tensorboard {folder}: nothing can be written there; choose another")
 
 
 @contextlib.contextmanager
@@ -41,7 +22,7 @@ def make_logger(folder: str | Path | None, trial: Trial) -> Iterator[Logger]:
     if folder is None:
         yield lambda line: None
         return
-    writer = _import_writer()(str(Path(folder) / f"{trial.loss.name}-seed{trial.seed}-{trial.identity}"))
+    writer = import_writer()(str(Path(folder) / f"{trial.loss.name}-seed{trial.seed}-{trial.identity}"))
 
     def log(line: Mapping[str, Any]) -> None:
         for name, value in line.items():
@@ -56,7 +37,8 @@ def make_logger(folder: str | Path | None, trial: Trial) -> Iterator[Logger]:
         writer.close()
 
 
-def _import_writer() -> Any:
+def import_writer() -> Any:
+    """TensorBoard's writer, or an error that names the extra."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

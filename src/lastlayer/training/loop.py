@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from lastlayer.training import measuring
 from lastlayer.training.logging import Logger, make_logger
 from lastlayer.training.machine import describe_machine
 from lastlayer.training.network import Network
-from lastlayer.training.parts import code_of, load_data, make_network
+from lastlayer.training.parts import changed_code, code_of, load_data, make_network
 from lastlayer.training.ranks import Ranks
 from lastlayer.training.saving import Saver
 from lastlayer.training.steps import DivergedError, Progress, Training
@@ -145,9 +146,15 @@ def _fit(
     if state is None and folder is not None:
         state = folder.load_checkpoint(training.device)
     if state is not None:
+        where = "the run" if folder is None else str(folder.path)
         if state.get("checksums", dataset.checksums) != dict(dataset.checksums):
-            where = "the run" if folder is None else str(folder.path)
             raise ValueError(f"{trial.data.name} has changed since {where} began: delete that folder to train anew")
+        for part in changed_code(trial, state.get("code", {})):
+            warnings.warn(
+                f"{part} has changed since {where} began, which goes on as the code is now: delete that folder to "
+                "train anew",
+                stacklevel=2,
+            )
         training.restore(state)
         history, seconds = state["history"], state["seconds"]
         taken = [{name: tensor.cpu() for name, tensor in one.items()} for one in state["snapshots"]]
@@ -182,6 +189,7 @@ def _fit(
                     "seconds": line["seconds"],
                     "threads": torch.get_num_threads(),
                     "checksums": dict(dataset.checksums),
+                    "code": code_of(trial),
                 },
                 must=training.epoch == trial.schedule.epochs,
             )

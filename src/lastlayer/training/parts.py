@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,11 @@ def code_of(trial: Trial) -> dict[str, str]:
     if colon and module not in ("timm", "hf"):
         code[f"model {trial.model.name}"] = digest(module, find_factory(trial.model.name))
     return code
+
+
+def changed_code(trial: Trial, then: Mapping[str, str]) -> list[str]:
+    """The parts of the user's own whose code is not what `code_of` noted then."""
+    return [part for part, now in code_of(trial).items() if then.get(part, now) != now]
 
 
 def load_data(choice: DataChoice, root: str | Path | None = None) -> data.Dataset:
