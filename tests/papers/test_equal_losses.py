@@ -234,6 +234,15 @@ def test_heat_maps_have_a_map_for_each_loss_and_column(store: Store) -> None:
     assert [list(line) for line in accuracy.z] == [pytest.approx([10.01, 20.01]), pytest.approx([30.01, 40.01])]
     assert collapse.z[0][0] == pytest.approx(math.log10(1.01))
     assert collapse.z[1][1] == pytest.approx(math.log10(0.0101))
+    titles = [chart.layout[f"yaxis{number if number > 1 else ''}"].title.text for number in range(1, 9)]
+    assert titles == ["width", None, None, None] * 2, "a title between two maps lies on the left one"
+
+
+def test_every_line_of_collapse_looks_different(store: Store) -> None:
+    store.add(f"{PAPER}.fig1", "small", [row for loss in LOSSES for row in curve({"loss": loss}, 0, 0.01)])
+    chart = figure(artifact(f"{PAPER}.fig1"), store.read(f"{PAPER}.fig1", "small"))
+    assert len(chart.data) == len({(line.line.color, line.line.dash) for line in chart.data}) == 12
+    assert "dot" not in {line.line.dash for line in chart.data}, "what the paper prints is dotted"
 
 
 def test_every_published_number_has_its_cell() -> None:

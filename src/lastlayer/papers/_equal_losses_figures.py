@@ -32,7 +32,8 @@ def figure_heat_maps(observations: Observations, published: Sequence[Printed]) -
         place = {"len": 0.9 / len(columns), "y": 1 - (row - 0.5) / len(columns)}
         chart.update_layout({axis: {"colorscale": "Viridis", "colorbar": place}})
     chart.update_xaxes(type="category", title="epochs")
-    chart.update_yaxes(type="category", title="width")
+    chart.update_yaxes(type="category")
+    chart.update_yaxes(title="width", col=1)  # beside the other maps it would lie on the map to the left
     chart.update_layout(title=f"{observations.artifact}: by width and length", template="plotly_white")
     return chart
 

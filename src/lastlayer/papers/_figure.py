@@ -15,13 +15,14 @@ from lastlayer.reports.noise import spread
 
 TITLE_WIDTH = 80  # characters that a laptop shows
 COLOURS = ("#3366cc", "#e07b39", "#2a9d6f", "#c8385a", "#7a5bd0", "#a87c0c", "#3aa6b9", "#8c564b", "#d45fa6", "#6b7280")
+DASHES = ("solid", "dash", "dashdot", "longdash", "longdashdot")
 
 
 def figure(artifact: Artifact, observations: Observations) -> Any:
     """The Plotly figure of an artifact; None where it has none or nothing was run.
 
     A line for each column and each combination of the labels other than x: the mean over seeds with its standard
-    deviation. A combination has one colour; columns after the first are dashed, what the paper prints is dotted.
+    deviation. A combination has one colour, a column one kind of line; what the paper prints is dotted.
     """
     if artifact.figure is None or not any(row.status == "done" for row in observations.rows):
         return None
@@ -42,7 +43,7 @@ def _line_chart(artifact: Artifact, observations: Observations, wanted: Mapping[
     def colour(name: tuple[str, ...]) -> str:
         return colours.setdefault(name, COLOURS[len(colours) % len(COLOURS)])
 
-    for title in titles:
+    for number, title in enumerate(titles):
         for name, points in _series(artifact, observations, title, x).items():
             places = sorted(points)
             means, stds = zip(*(spread(points[place]) for place in places), strict=True)
@@ -55,7 +56,7 @@ def _line_chart(artifact: Artifact, observations: Observations, wanted: Mapping[
                     error_y={"array": shown, "visible": any(shown)},
                     name=label,
                     mode="lines+markers" if len(places) < 40 else "lines",
-                    line={"color": colour(name), "dash": "solid" if title == titles[0] else "dash"},
+                    line={"color": colour(name), "dash": DASHES[number % len(DASHES)]},
                 )
             )
         for name, printed in _printed(artifact, title, x).items():
