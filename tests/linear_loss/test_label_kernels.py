@@ -340,6 +340,24 @@ _kernels.times(z, empty(1), z)
 _kernels.unit_gradient(z, _kernels.unit(z, 2.0, z.dtype), 2.0)
 several = re.compile(r"ld\\.global(\\.\\w+)*\\.v[24]\\.b32")
 slow = [name for name, kernel in Compiled.kernels if not several.search(kernel.asm["ptx"])]
+
+odd = empty(64, 1008, dtype=torch.bfloat16)[:, :1001]
+start = len(Compiled.kernels)
+_kernels.sums(odd, y)
+_kernels.put_exponentials(odd, y, empty(1), empty(64))
+_kernels.best(odd, y)
+for kind in Kind:
+    _label_kernels.put_numbers(odd, y, RowLoss(kind, (1.0, 0.5, 0.1, 0.2), -100, None, None, False), rows)
+    _label_kernels.put_gradient(odd, y, RowLoss(kind, (1.0, 0.5, 0.1, 0.2), -100, None, None, False), rows)
+one = re.compile(r"st\\.global(\\.\\w+)*\\.b16")
+slow_odd = [
+    name for name, kernel in Compiled.kernels[start:]
+    if not several.search(kernel.asm["ptx"]) or one.search(kernel.asm["ptx"])
+]
+long = empty(64, 600_000, dtype=torch.bfloat16)
+_label_kernels.put_numbers(long, y, RowLoss(Kind.NORM, (1.0, 0.5, 0.1, 0.2), -100, None, None, False), rows)
+ahead = ["cp.async" in kernel.asm["ptx"] for _, kernel in (Compiled.kernels[start + 3], Compiled.kernels[-1])]
+del Compiled.kernels[start:]
 _label_kernels.reduced(rows, y, loss, True)
 done = len(Compiled.kernels)
 
@@ -349,7 +367,7 @@ for low in (0, 5, 10):
     _label_kernels.put_numbers(z, y[some], loss, rows[:, some])
     _label_kernels.put_gradient(z, y[some], loss, rows[:, some], rows[0, some])
 of_chunks = len({kernel.hash for _, kernel in Compiled.kernels[done:]})
-print(json.dumps({"done": done, "fused": fused, "slow": slow, "of_chunks": of_chunks}))
+print(json.dumps({"done": done, "fused": fused, "slow": slow, "of_chunks": of_chunks, "odd": slow_odd, "ahead": ahead}))
 """
 
 
@@ -382,6 +400,15 @@ def test_the_largest_score_less_itself_is_zero_where_it_is_compiled(compiled: di
 def test_rows_of_a_thousand_classes_are_read_several_at_a_time(compiled: dict[str, Any]) -> None:
     """1000 is a multiple of 8 alone, which the compiler knows of a constant."""
     assert compiled["slow"] == []
+
+
+def test_rows_of_an_odd_number_of_classes_are_read_and_written_several_at_a_time(compiled: dict[str, Any]) -> None:
+    """With room between them: a mask that ends within a width would make the compiler go one by one."""
+    assert compiled["odd"] == []
+
+
+def test_long_rows_are_read_ahead(compiled: dict[str, Any]) -> None:
+    assert compiled["ahead"] == [False, True]
 
 
 def test_chunks_are_compiled_once_wherever_they_start(compiled: dict[str, Any]) -> None:

@@ -1,5 +1,8 @@
 """Triton kernels over logits for the losses that couple a batch, over rows to unit length, and a product with a number.
 
+Rows of logits of an odd number of classes have a few entries between them (ROOM, less the K classes), so that all begin
+where several are read at once. Those entries are read and written with the rest, and mean nothing.
+
 Imported where it is used, and only where Triton is there. `TRITON_INTERPRET=1` runs them on a CPU, for tests.
 """
 
@@ -11,13 +14,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lastlayer.linear_loss._products import padded
+
 BLOCK = 4096
 LIMIT = {torch.float16: 65504.0}  # of a gradient that would not be finite in the dtype
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _sums(z, stride: tl.constexpr, label, peak, out, K: tl.constexpr, BLOCK: tl.constexpr):
+def _sums(
+    z, stride: tl.constexpr, label, peak, out, K: tl.constexpr, ROOM: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     y = tl.load(label + row)
     largest = -float("inf")
@@ -25,7 +32,7 @@ def _sums(z, stride: tl.constexpr, label, peak, out, K: tl.constexpr, BLOCK: tl.
     for start in range(0, K, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         keep = (columns < K) & (columns != y)
-        x = tl.load(z + row * stride + columns, mask=columns < K, other=0.0).to(tl.float32)
+        x = tl.load(z + row * stride + columns, mask=columns < ROOM, other=0.0).to(tl.float32)
         x = tl.where(keep, x, -float("inf"))
         higher = tl.maximum(largest, tl.max(x, 0))
         base = tl.where(higher == -float("inf"), 0.0, higher)
@@ -38,11 +45,11 @@ def _sums(z, stride: tl.constexpr, label, peak, out, K: tl.constexpr, BLOCK: tl.
 
 @triton.jit
 def _exponentials(
-    z, stride: tl.constexpr, label, base, true, K: tl.constexpr, limit, CLAMP: tl.constexpr, BLOCK: tl.constexpr
+    z, stride: tl.constexpr, label, base, true, limit, ROOM: tl.constexpr, CLAMP: tl.constexpr, BLOCK: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < K
+    inside = columns < ROOM
     at = z + row * stride + columns
     x = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     dz = tl.exp2((x - tl.load(base)) * LOG2E)
@@ -54,7 +61,9 @@ def _exponentials(
 
 
 @triton.jit
-def _best(z, stride: tl.constexpr, label, value, place, ties, K: tl.constexpr, BLOCK: tl.constexpr):
+def _best(
+    z, stride: tl.constexpr, label, value, place, ties, K: tl.constexpr, ROOM: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     y = tl.load(label + row)
     largest = -float("inf")
@@ -63,7 +72,7 @@ def _best(z, stride: tl.constexpr, label, value, place, ties, K: tl.constexpr, B
     for start in range(0, K, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         keep = (columns < K) & (columns != y)
-        x = tl.load(z + row * stride + columns, mask=columns < K, other=0.0).to(tl.float32)
+        x = tl.load(z + row * stride + columns, mask=columns < ROOM, other=0.0).to(tl.float32)
         x = tl.where(keep, x, -float("inf"))  # not by the mask, which would have to be looked at entry by entry
         here = tl.max(x, 0)
         higher = tl.maximum(largest, here)
@@ -129,7 +138,9 @@ def sums(z: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
     """
     largest, total = (torch.empty(z.shape[0], dtype=torch.float32, device=z.device) for _ in range(2))
     if z.shape[0]:
-        _sums[(z.shape[0],)](z, z.stride(0), label, largest, total, z.shape[1], BLOCK=block_of(z), num_warps=8)
+        _sums[(z.shape[0],)](
+            z, z.stride(0), label, largest, total, z.shape[1], ROOM=room_of(z), BLOCK=block_of(z), num_warps=8
+        )  # fmt: skip
     return largest, total
 
 
@@ -139,7 +150,7 @@ def put_exponentials(z: Tensor, label: Tensor, base: Tensor, true: Tensor) -> No
         return
     block = block_of(z)
     _exponentials[(z.shape[0], triton.cdiv(z.shape[1], block))](
-        z, z.stride(0), label, base, true, z.shape[1], LIMIT.get(z.dtype, 0.0),
+        z, z.stride(0), label, base, true, LIMIT.get(z.dtype, 0.0), ROOM=room_of(z),
         CLAMP=z.dtype in LIMIT, BLOCK=block, num_warps=8,
     )  # fmt: skip
 
@@ -149,7 +160,9 @@ def best(z: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     value = torch.empty(z.shape[0], dtype=torch.float32, device=z.device)
     place, ties = torch.zeros_like(label), torch.zeros_like(label)
     if z.shape[0]:
-        _best[(z.shape[0],)](z, z.stride(0), label, value, place, ties, z.shape[1], BLOCK=block_of(z), num_warps=8)
+        _best[(z.shape[0],)](
+            z, z.stride(0), label, value, place, ties, z.shape[1], ROOM=room_of(z), BLOCK=block_of(z), num_warps=8
+        )  # fmt: skip
     return value, place, ties
 
 
@@ -188,6 +201,12 @@ def _rows_of_a_program(x: Tensor) -> dict[str, int]:
     """How many rows a program takes, the power of two that holds one, and its warps."""
     block = triton.next_power_of_2(x.shape[1])
     return {"ROWS": max(1, 2048 // block), "BLOCK": block, "num_warps": max(4, block // 512)}
+
+
+def room_of(z: Tensor) -> int:
+    """Columns of (n, K) that a row has memory for, those that mean nothing included."""
+    K = z.shape[1]
+    return padded(K) if z.stride(0) == padded(K) else K
 
 
 def block_of(z: Tensor) -> int:

@@ -5,6 +5,8 @@ sum of softplus, mse through one of squares, the hinge through the largest: from
 a loss wants it, the norm or the plain sum, each row's loss and its slopes follow in closed form. The second kernel
 reads the logits once more and writes the gradient over them.
 
+Where rows have room for more than the K classes (ROOM), what lies there means nothing, as in `_kernels`.
+
 Imported where it is used, and only where Triton is there. `TRITON_INTERPRET=1` runs them on a CPU, for tests.
 """
 
@@ -15,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lastlayer.linear_loss._kernels import LIMIT, LOG2E, block_of
+from lastlayer.linear_loss._kernels import LIMIT, LOG2E, block_of, room_of
 from lastlayer.linear_loss._label_losses import Kind, RowLoss
 
 SOFTMAX = tl.constexpr(int(Kind.SOFTMAX))
@@ -39,6 +41,7 @@ NORM_SLOPE = tl.constexpr(7)  # dL / d||z||
 INVERSE = tl.constexpr(8)  # 1 / ||z||
 
 LN2 = tl.constexpr(0.6931471805599453)
+LONG = 2**19  # classes, of which so few rows fit a chunk that the memory is busy only if each is read ahead
 
 
 @triton.jit
@@ -59,33 +62,35 @@ def _logistic(x):
 
 
 @triton.jit
-def _squares(z, inverse, K: tl.constexpr, BLOCK: tl.constexpr):
+def _squares(z, inverse, K: tl.constexpr, ROOM: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr):
     """Sum of the squares of a row, times a number each, and the largest size of them."""
     squares = tl.zeros([BLOCK], dtype=tl.float32)
     sizes = tl.zeros([BLOCK], dtype=tl.float32)
-    for start in range(0, K, BLOCK):
+    for start in tl.range(0, K, BLOCK, num_stages=STAGES):
         columns = start + tl.arange(0, BLOCK)
-        x = tl.load(z + columns, mask=columns < K, other=0.0).to(tl.float32) * inverse
+        x = tl.load(z + columns, mask=columns < ROOM, other=0.0).to(tl.float32) * inverse
+        if ROOM != K:
+            x = tl.where(columns < K, x, 0.0)
         squares += x * x
         sizes = tl.maximum(sizes, tl.abs(x))
     return tl.sum(squares, 0), tl.max(sizes, 0)
 
 
 @triton.jit
-def _inverse_norm(z, K: tl.constexpr, BLOCK: tl.constexpr):
+def _inverse_norm(z, K: tl.constexpr, ROOM: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr):
     """1 / ||z|| of a row; 0 of a zero row."""
-    square, size = _squares(z, 1.0, K, BLOCK)
+    square, size = _squares(z, 1.0, K, ROOM, STAGES, BLOCK)
     zero = size < 1.1754943508222875e-38
     unit = tl.where(zero | ((size > 1e-15) & (size < 1e15)), 1.0, size)
     if unit != 1.0:  # such squares overflow or vanish
-        square, _ = _squares(z, 1.0 / unit, K, BLOCK)
+        square, _ = _squares(z, 1.0 / unit, K, ROOM, STAGES, BLOCK)
     return tl.where(zero, 0.0, 1.0 / tl.where(zero, 1.0, tl.sqrt(square)) / unit)
 
 
 @triton.jit
 def _over_false_classes(
-    z, y, t, factor, offset, a, K: tl.constexpr,
-    KIND: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
+    z, y, t, factor, offset, a, K: tl.constexpr, KIND: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr,
+    ROOM: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Of a row: the largest score and the sum that the loss sees, that sum weighted by the logits, and a plain one.
 
@@ -95,10 +100,10 @@ def _over_false_classes(
     total = 0.0
     weighted = 0.0
     plain = 0.0
-    for start in range(0, K, BLOCK):
+    for start in tl.range(0, K, BLOCK, num_stages=STAGES):
         columns = start + tl.arange(0, BLOCK)
         false = (columns < K) & (columns != y)
-        x = tl.load(z + columns, mask=columns < K, other=0.0).to(tl.float32)
+        x = tl.load(z + columns, mask=columns < ROOM, other=0.0).to(tl.float32)
         if KIND == BINARY:
             total += tl.sum(tl.where(false, _softplus(x + a), 0.0), 0)
         elif KIND == SQUARES:
@@ -131,7 +136,8 @@ def _over_false_classes(
 @triton.jit(do_not_specialize=["N", "ignored"], do_not_specialize_on_alignment=["label", "numbers"])
 def _numbers(
     z, stride: tl.constexpr, label, class_weight, offset, numbers, N, K: tl.constexpr, ignored, factor, a, b, c,
-    KIND: tl.constexpr, WEIGHTED: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
+    KIND: tl.constexpr, WEIGHTED: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr,
+    ROOM: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     N = N.to(tl.int64)  # times a line it may be past 2^31
@@ -144,12 +150,13 @@ def _numbers(
 
     inverse = 0.0
     if KIND == NORM:
-        inverse = _inverse_norm(z, K, BLOCK)
+        inverse = _inverse_norm(z, K, ROOM, STAGES, BLOCK)
         factor = tl.where(inverse == 0, 0.0, factor * tl.exp2(a * tl.log2(tl.where(inverse == 0, 1.0, inverse))))
 
     largest, total, weighted, plain = _over_false_classes(
-        z, y, t, factor, offset, a, K, KIND=KIND, HAS_OFFSET=HAS_OFFSET, SMOOTH=SMOOTH, BLOCK=BLOCK
-    )
+        z, y, t, factor, offset, a, K, KIND=KIND, HAS_OFFSET=HAS_OFFSET, SMOOTH=SMOOTH,
+        ROOM=ROOM, STAGES=STAGES, BLOCK=BLOCK,
+    )  # fmt: skip
 
     even = 0.0
     norm_slope = 0.0
@@ -229,12 +236,12 @@ def _numbers(
 def _gradient(
     z, stride: tl.constexpr, label, offset, numbers, upstream, share, N, K: tl.constexpr, ignored, a, limit,
     KIND: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr, PER_ROW: tl.constexpr, SHARED: tl.constexpr,
-    CLAMP: tl.constexpr, BLOCK: tl.constexpr,
+    CLAMP: tl.constexpr, ROOM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     N = N.to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < K
+    inside = columns < ROOM
     z += row * stride + columns
     numbers += row
     y = tl.load(label + row)
@@ -255,7 +262,7 @@ def _gradient(
     else:
         s = tl.load(numbers + FACTOR * N) * x
         if HAS_OFFSET:
-            s += tl.load(offset + columns, mask=inside, other=0.0)
+            s += tl.load(offset + columns, mask=columns < K, other=0.0)
         dz = slope * tl.exp2((s - largest) * LOG2E)
         if SMOOTH:
             dz += tl.load(numbers + EVEN * N) * times
@@ -297,7 +304,7 @@ def put_numbers(z: Tensor, label: Tensor, loss: RowLoss, into: Tensor) -> None:
     _numbers[(z.shape[0],)](
         z, z.stride(0), label, loss.class_weight, loss.offset, into, into.stride(0), z.shape[1], loss.ignored,
         *loss.numbers, KIND=int(loss.kind), WEIGHTED=loss.class_weight is not None, HAS_OFFSET=loss.offset is not None,
-        SMOOTH=loss.smooth, **_launch(z, loss),
+        SMOOTH=loss.smooth, STAGES=3 if z.shape[1] >= LONG else 1, **_launch(z, loss),
         debug=True, sanitize_overflow=False,  # for the assertion, and that one alone
     )  # fmt: skip
 
@@ -336,4 +343,9 @@ def _launch(z: Tensor, loss: RowLoss) -> dict[str, int | bool]:
     largest, but e^32 off at scores of 1e9. The series of binary cross-entropy has no such difference, and is long.
     """
     block = block_of(z)
-    return {"BLOCK": block, "num_warps": 4 if block <= 1024 else 8, "enable_fp_fusion": loss.kind is Kind.BINARY}
+    return {
+        "ROOM": room_of(z),
+        "BLOCK": block,
+        "num_warps": 4 if block <= 1024 else 8,
+        "enable_fp_fusion": loss.kind is Kind.BINARY,
+    }

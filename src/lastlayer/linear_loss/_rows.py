@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lastlayer.linear_loss._compiled import CompilationError, losses_and_gradient, pays, tensors_of
 from lastlayer.linear_loss._function import Gradients, Layer
-from lastlayer.linear_loss._products import logits_of, wide
+from lastlayer.linear_loss._products import logits_of, padded, pieces, wide
 from lastlayer.linear_loss._sums import RowGradients
 from lastlayer.linear_loss._target import Batch, chunks, rows_of
 from lastlayer.linear_loss.plan import eager_rows
@@ -137,16 +137,20 @@ class RowChunks:
 
 
 def logits_buffer(layer: Layer, rows: int) -> Tensor:
-    """Room for the logits of a chunk, and then for their gradient, in the layer's dtype."""
-    return torch.empty(rows, layer.weight.shape[0], dtype=layer.weight.dtype, device=layer.weight.device)
+    """Room for the logits of a chunk, and then for their gradient, in the layer's dtype; each row begins a width."""
+    K = layer.weight.shape[0]
+    return torch.empty(rows, padded(K), dtype=layer.weight.dtype, device=layer.weight.device)[:, :K]
 
 
 def logits_into(buffer: Tensor, layer: Layer, low: int, high: int) -> Tensor:
     """The logits of some samples, in place."""
-    features, weight = layer.features[low:high], layer.weight.T
-    if layer.bias is None:
-        return torch.mm(features, weight, out=buffer)
-    return torch.addmm(layer.bias, features, weight, out=buffer)
+    features = layer.features[low:high]
+    for some in pieces(high - low, features.shape[1], len(layer.weight)):
+        if layer.bias is None:
+            torch.mm(features, layer.weight[some].T, out=buffer[:, some])
+        else:
+            torch.addmm(layer.bias[some], features, layer.weight[some].T, out=buffer[:, some])
+    return buffer
 
 
 def on_device(target: Target, device: torch.device) -> Target:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lastlayer.linear_loss._compiled import kernels
 from lastlayer.linear_loss._function import Gradients, Layer
-from lastlayer.linear_loss._products import add_product, input_gradient, narrow, put_product, wide
+from lastlayer.linear_loss._products import WIDTH, add_product, input_gradient, narrow, put_product, wide
 
 BLOCK = 2**23  # entries rounded at a time, where the result lies in the memory of the sum
 
@@ -15,8 +15,8 @@ BLOCK = 2**23  # entries rounded at a time, where the result lies in the memory 
 class WeightSum:
     """sum over chunks of dz^T h, (K, d), in float32 or better, rounded once.
 
-    The gradient of a half-precision weight has room for the float32 sums of half its classes. They are kept there, so
-    that only the other half takes memory of its own.
+    The gradient of a half-precision weight has room for the float32 sums of half its classes, or a few less. They are
+    kept there, so that only the others take memory of their own.
     """
 
     def __init__(self, weight: Tensor) -> None:
@@ -24,7 +24,7 @@ class WeightSum:
         total = wide(weight.dtype)
         K, d = weight.shape
         self.empty = True
-        self.half = K // 2
+        self.half = K // 2 // WIDTH * WIDTH
         if weight.dtype is total:
             self.parts = [(0, K, self.result)]
             return
@@ -128,8 +128,10 @@ class RowGradients:
             (dz, layer), self.waiting = self.waiting, None
             # One buffer is first the features times the number, then their gradient.
             buffer = times(layer.features.contiguous(), factor, dz.dtype)
-            weight = dz.T @ buffer if layer.wants_weight else None
+            if layer.wants_weight:
+                weight = torch.empty_like(layer.weight, memory_format=torch.contiguous_format)
+                put_product(weight, dz, buffer)
             if layer.wants_features:
-                features = times(torch.mm(dz, layer.weight, out=buffer), factor, dz.dtype, in_place=True)
+                features = times(input_gradient(dz, layer.weight, out=buffer), factor, dz.dtype, in_place=True)
         bias = None if self.bias is None else self.bias.mul_(factor)
         return Gradients(features, weight, bias, [m * factor for m in self.more])

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from lastlayer.linear_loss._label_losses import FORMS
+from lastlayer.linear_loss._products import WIDTH
 from lastlayer.losses import Loss, create, entry
 
 Path = Literal["dense", "rows", "classes"]
@@ -136,7 +137,8 @@ def eager_rows(size: int, K: int) -> int:
 def tile(N: int, K: int, device: torch.device | str = "cpu") -> int:
     """Classes in a tile of N samples."""
     wanted = GPU_TILE if torch.device(device).type == "cuda" else TILE
-    return min(K, max(wanted // max(N, 1), min(FEWEST_CLASSES, max(1, CHUNK // max(N, 1)))))
+    size = max(wanted // max(N, 1), min(FEWEST_CLASSES, max(1, CHUNK // max(N, 1))))
+    return min(K, size // WIDTH * WIDTH or size)
 
 
 def name_of(loss: Loss | str) -> str:
