@@ -134,19 +134,23 @@ def cuda_seconds(step: Step, steps: int) -> float:
 
 def replay_seconds(step: Step) -> float:
     """Seconds of a step as a captured CUDA graph: what the GPU takes without waiting for the host; NaN if it cannot."""
+    graph = torch.cuda.CUDAGraph()
     try:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(side):
             for _ in range(3):
                 step()
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
+        torch.cuda.empty_cache()  # of what other streams keep, nothing is given back during a capture
         with torch.cuda.graph(graph):
             step()
+        return statistics.median(cuda_seconds(graph.replay, 20) for _ in range(5))
     except (RuntimeError, NotImplementedError):  # a step that reads a value back, or has no memory left
         torch.cuda.synchronize()
         return math.nan
-    return statistics.median(cuda_seconds(graph.replay, 20) for _ in range(5))
+    finally:
+        del graph
+        torch.cuda.empty_cache()
 
 
 def peak_memory(step: Step, device: str) -> int:

@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("triton")
 
 from lastlayer import losses
-from lastlayer.linear_loss import Plan, _compiled, _kernels, _rows, _sums, linear_loss
+from lastlayer.linear_loss import Plan, _compiled, _kernels, _margins, _rows, _sums, linear_loss
 from tests.linear_loss.cases import DEVICE, assert_same, dense, gradients, layer, make, target
 
 N, D, K = 11, 5, 37
@@ -96,8 +96,9 @@ def test_batch_cross_entropy_of_large_logits_keeps_its_digits(size: int) -> None
     torch.testing.assert_close(gradients_on(value, parts)[1].double().cpu(), wanted, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["ce", "sln", "bce", "self-norm", "focal"])
-def test_one_class_and_confident_samples(name: str) -> None:
+@pytest.mark.parametrize("size", [3, N], ids=["chunks", "one chunk"])
+@pytest.mark.parametrize("name", ["ce", "sln", "bce", "self-norm", "focal", "max-margin", "batch-max-margin"])
+def test_one_class_and_confident_samples(name: str, size: int) -> None:
     for exact, labels in (
         ([p.detach() for p in layer(N, D, 1)[:2]], torch.zeros(N, dtype=torch.long)),
         ([torch.eye(7).double(), 18 * torch.eye(7).double() - 9], torch.arange(7)),
@@ -106,7 +107,8 @@ def test_one_class_and_confident_samples(name: str) -> None:
         module = make(name, exact[1].shape[0])
         expected = dense(module, [*exact, None], labels)
         parts = single([*exact, None])
-        value = linear_loss(parts[0], parts[1], labels.to(DEVICE), module.to(DEVICE), plan=Plan("rows", "test", rows=3))
+        plan = Plan("rows", "test", rows=size)
+        value = linear_loss(parts[0], parts[1], labels.to(DEVICE), module.to(DEVICE), plan=plan)
         torch.testing.assert_close(value.double().cpu(), expected, rtol=1e-5, atol=5e-7)
         for a, b in zip(gradients_on(value, parts), gradients(expected, exact), strict=True):
             torch.testing.assert_close(a.double().cpu(), b * 1.0, rtol=1e-4, atol=2e-6)
@@ -121,6 +123,41 @@ def test_ties_and_the_first_of_them(dtype: torch.dtype) -> None:
     assert torch.equal(value.double(), false.amax(1))
     assert torch.equal(place, false.argmax(1))
     assert torch.equal(ties, (false == false.amax(1, keepdim=True)).sum(1))
+
+
+@pytest.mark.parametrize("limit", [0, 2**39], ids=["single entries", "in place"])
+@pytest.mark.parametrize("size", [4, N], ids=["chunks", "one chunk"])
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("options", [{}, {"sample_term": False}, {"margin": 7.5}], ids=str)
+def test_batch_max_margin(options: dict[str, Any], ties: bool, size: int, limit: int, monkeypatch: Any) -> None:
+    """Largest false logits that tie, in a row and over rows, share the gradient; asked for twice it is the same."""
+    monkeypatch.setattr(_margins, "SPARSE_PAYS", limit)
+    exact = layer(N, D, K)
+    if ties:
+        exact = [p.detach().round().requires_grad_() for p in exact]
+    labels, module = target("index", N, K), losses.BatchMaxMarginLoss(**options)
+    expected = dense(module, exact, labels)
+    wanted = gradients(expected, exact)
+    parts = single(exact)
+    value = linear_loss(*parts[:2], labels.to(DEVICE), module, parts[2], plan=Plan("rows", "test", rows=size))
+    torch.testing.assert_close(value.double().cpu(), expected, rtol=1e-5, atol=1e-5)
+    upstream = torch.tensor(1.7, device=DEVICE)
+    for retain in (True, False):
+        found = torch.autograd.grad(value, parts, upstream, retain_graph=retain)
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a.double().cpu(), b, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2], ids=["chunks", "one chunk"])
+def test_batch_max_margin_sees_what_is_no_number(size: int) -> None:
+    """In any class: a maximum would pass over it."""
+    for place in range(3):
+        h = torch.ones(2, 2, device=DEVICE, requires_grad=True)
+        bias = torch.tensor([0.5, -0.5, 0.0], device=DEVICE)
+        bias[place] = float("nan")
+        labels = torch.zeros(2, dtype=torch.long, device=DEVICE)
+        w = torch.zeros(3, 2, device=DEVICE)
+        assert linear_loss(h, w, labels, "batch-max-margin", bias, plan=Plan("rows", "test", rows=size)).isnan()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -141,7 +178,7 @@ def test_the_sum_lies_in_the_memory_of_the_gradient(dtype: torch.dtype, monkeypa
 
 
 @pytest.mark.parametrize("size", [4, N], ids=["chunks", "one chunk"])
-@pytest.mark.parametrize("name", ["ce", "sln", "bce", "max-margin", "batch-ce"])
+@pytest.mark.parametrize("name", ["ce", "sln", "bce", "max-margin", "batch-ce", "batch-max-margin"])
 def test_bfloat16(name: str, size: int) -> None:
     exact = [p.detach().bfloat16().double().requires_grad_() for p in layer(N, D, K)]
     labels, module = target("index", N, K), make(name, K)

@@ -69,11 +69,13 @@ def _best(
     largest = -float("inf")
     at = 0
     count = 0
+    strange = 0
     for start in range(0, K, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         keep = (columns < K) & (columns != y)
         x = tl.load(z + row * stride + columns, mask=columns < ROOM, other=0.0).to(tl.float32)
         x = tl.where(keep, x, -float("inf"))  # not by the mask, which would have to be looked at entry by entry
+        strange += tl.sum((x != x).to(tl.int32), 0)  # a maximum passes over NaN
         here = tl.max(x, 0)
         higher = tl.maximum(largest, here)
         equal = tl.sum(((x == higher) & keep).to(tl.int32), 0)
@@ -81,7 +83,7 @@ def _best(
         at = tl.where(here > largest, first, at)
         count = tl.where(here > largest, equal, count + equal)
         largest = higher
-    tl.store(value + row, largest)
+    tl.store(value + row, tl.where(strange > 0, float("nan"), largest))
     tl.store(place + row, at)
     tl.store(ties + row, count)
 

@@ -13,12 +13,13 @@ Imported where it is used, and only where Triton is there. `TRITON_INTERPRET=1` 
 # mypy: ignore-errors
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from lastlayer.linear_loss._kernels import LIMIT, LOG2E, block_of, room_of
-from lastlayer.linear_loss._label_losses import Kind, RowLoss
+from lastlayer.linear_loss._label_losses import LINES, NO_LABEL, Kind, RowLoss
 
 SOFTMAX = tl.constexpr(int(Kind.SOFTMAX))
 NORM = tl.constexpr(int(Kind.NORM))
@@ -327,6 +328,14 @@ def put_gradient(
         SMOOTH=loss.smooth, PER_ROW=upstream is not None and share is None, SHARED=share is not None,
         CLAMP=z.dtype in LIMIT, **_launch(z, loss),
     )  # fmt: skip
+
+
+def put_hinge_gradient(z: Tensor, label: Tensor, largest: Tensor, shared: Tensor, true: Tensor) -> None:
+    """Put a gradient in the place of logits (n, K): `true` at the label, `shared` at each largest other, (n,) both."""
+    numbers = torch.empty(LINES, len(z), dtype=torch.float32, device=z.device)
+    for line, values in ((LARGEST, largest), (SLOPE, shared), (TRUE, true)):
+        numbers[line.value] = values
+    put_gradient(z, label, RowLoss(Kind.HINGE, (1.0, 0.0, 0.0, 0.0), NO_LABEL), numbers)
 
 
 def reduced(numbers: Tensor, label: Tensor, loss: RowLoss, mean: bool) -> tuple[Tensor, Tensor]:

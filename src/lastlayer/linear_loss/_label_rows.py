@@ -14,11 +14,9 @@ from lastlayer.linear_loss._label_losses import LINES, RowLoss, has_form, row_lo
 from lastlayer.linear_loss._rows import Once, logits_buffer, logits_into
 from lastlayer.linear_loss._sums import RowGradients
 from lastlayer.linear_loss._target import chunks
-from lastlayer.linear_loss.plan import SPARSE
+from lastlayer.linear_loss.plan import SPARSE, SPARSE_PAYS
 from lastlayer.losses import Loss, Target
 from lastlayer.losses._target import check_label_range, check_same_device, may_read
-
-SPARSE_PAYS = 2**38  # N d K, from which single entries of a gradient gain more over products than their search costs
 
 
 def takes(target: Target, name: str, loss: Loss, features: Tensor, K: int) -> TypeGuard[Tensor]:

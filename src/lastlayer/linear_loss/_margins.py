@@ -1,4 +1,4 @@
-"""Margin losses by chunks of rows: two logits a sample have a gradient, so the backward pass needs no product."""
+"""Margin losses by chunks of rows: two logits a sample have a gradient, for which a large layer needs no product."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lastlayer.linear_loss._compiled import kernels, pays
+from lastlayer.linear_loss._compiled import kernels, label_kernels, pays
 from lastlayer.linear_loss._function import Gradients, Layer
 from lastlayer.linear_loss._picked import ClassSums
 from lastlayer.linear_loss._products import add_product, input_gradient, logits_of, wide
-from lastlayer.linear_loss._rows import logits_buffer, logits_into
+from lastlayer.linear_loss._rows import Once, logits_buffer, logits_into
 from lastlayer.linear_loss._target import Batch, chunks
-from lastlayer.linear_loss.plan import eager_rows
+from lastlayer.linear_loss.plan import SPARSE_PAYS, eager_rows
 from lastlayer.losses import Loss
 from lastlayer.losses._classes import AtLabel
 from lastlayer.losses._module import at_least_float32
@@ -26,7 +26,8 @@ class Margins:
     """max_margin and batch_max_margin of labels: two logits a sample have a gradient, the true and the best false one.
 
     The loss's own function is called on those two, (N, 2) with label 0. False logits that tie for the largest share
-    its gradient: the samples where they do, many in half precision, are computed again.
+    its gradient: the samples where they do, many in half precision, are computed again. Where there are kernels and
+    the layer is not that large, all logits are held instead, for the gradient to be put in their place.
     """
 
     def __init__(self, loss: Loss, batch: Batch, rows: int) -> None:
@@ -38,6 +39,7 @@ class Margins:
         found: list[list[tuple[Tensor, ...]]] = [[] for _ in self.batch.labels]
         buffer = logits_buffer(layer, min(self.size, N))
         found_kernels = kernels(layer.features)
+        held: Once[Tensor] | None = None
         for low, high in chunks(N, self.size):
             z = logits_into(buffer[: high - low], layer, low, high)
             for parts, labels in zip(found, self.batch.labels, strict=True):
@@ -45,23 +47,31 @@ class Margins:
                 if found_kernels is not None:
                     values, classes, ties = found_kernels.best(z, index.squeeze(1))
                     true = at_least_float32(z.gather(1, index))
-                    parts.append((torch.cat([true, values.unsqueeze(1)], 1), classes, ties > 1))
+                    parts.append((torch.cat([true, values.unsqueeze(1)], 1), classes, ties))
                 else:
                     parts.append(best_false(z, index))
+            if self._holds(layer):
+                held = Once(z)
         kept = []
         value: Tensor | None = None
         for parts, labels in zip(found, self.batch.labels, strict=True):
-            pairs, best_class, tied = (torch.cat(column) for column in zip(*parts, strict=True))
+            pairs, best_class, ties = (torch.cat(column) for column in zip(*parts, strict=True))
             with torch.enable_grad():
                 part = self._loss(pairs.requires_grad_(), labels)
                 value = part if value is None else value + part
-            kept.append((pairs, best_class, tied))
+            kept.append((pairs, best_class, ties))
         assert value is not None  # there is a label
         if self.coupled:
-            return value.detach(), (value, kept)
+            return value.detach(), (value, kept, held)
         with torch.enable_grad():
             value = self.batch.reduce(value)
-        return value.detach(), (value, kept)
+        return value.detach(), (value, kept, held)
+
+    def _holds(self, layer: Layer) -> bool:
+        """Whether one chunk's logits are kept, and the gradient put in their place: nothing waits to be read back."""
+        N, d = layer.features.shape
+        few = 0 < N <= self.size and N * d * len(layer.weight) <= SPARSE_PAYS
+        return few and layer.wants_any and len(self.batch.labels) == 1 and kernels(layer.features) is not None
 
     def _loss(self, pairs: Tensor, labels: Any) -> Tensor:
         zero = torch.zeros(pairs.shape[0], dtype=torch.long, device=pairs.device)
@@ -75,13 +85,15 @@ class Margins:
         return torch.where(labels.valid, labels.share * per_sample, 0.0)
 
     def backward(self, layer: Layer, kept: Any, upstream: Tensor) -> Gradients:
-        value, parts = kept
+        value, parts, held = kept
         slopes = torch.autograd.grad(value, [pairs for pairs, _, _ in parts], upstream, retain_graph=True)
+        if held is not None:
+            return self._in_place(layer, held, parts[0], slopes[0])
         every = torch.arange(layer.features.shape[0], device=upstream.device)
         entries: list[Entries] = []
         dense = None
-        for (_, best_class, tied), slope, labels in zip(parts, slopes, self.batch.labels, strict=True):
-            index = labels.index.squeeze(1)
+        for (_, best_class, ties), slope, labels in zip(parts, slopes, self.batch.labels, strict=True):
+            index, tied = labels.index.squeeze(1), ties > 1
             entries.append((every, index, slope[:, 0]))
             entries.append((every, best_class, torch.where(tied, 0.0, slope[:, 1])))
             again = (tied & (slope[:, 1] != 0)).nonzero().squeeze(1)
@@ -96,6 +108,17 @@ class Margins:
                 dense = Gradients.zeros(layer) if dense is None else dense
                 add_rows(dense, layer, some, dz)
         return add_entries(dense, layer, entries)
+
+    def _in_place(self, layer: Layer, held: Once[Tensor], part: tuple[Tensor, ...], slope: Tensor) -> Gradients:
+        """From the slopes (N, 2) of the true logit and the largest other, the gradient in the place of all logits."""
+        N = len(layer.features)
+        z = held.take()
+        if z is None:  # a graph that is kept asks again
+            z = logits_into(logits_buffer(layer, N), layer, 0, N)
+        pairs, _, ties = part
+        label, largest = self.batch.labels[0].index.squeeze(1), pairs.detach()[:, 1]
+        label_kernels().put_hinge_gradient(z, label, largest, slope[:, 1] / ties.clamp(min=1), slope[:, 0])
+        return Gradients.of_logits(layer, z)
 
     def _shared_among_ties(self, layer: Layer, some: Tensor, index: Tensor, slope: Tensor) -> Tensor:
         """The gradient of all logits of some samples, whose largest false ones tie."""
@@ -139,8 +162,8 @@ def add_entries(dense: Gradients | None, layer: Layer, entries: list[Entries]) -
 
 
 def best_false(z: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The true logit and the largest other (n, 2), where that is, and whether others tie with it."""
+    """The true logit and the largest other (n, 2), where that is, and how many there are."""
     false = AtLabel(index).fill(at_least_float32(z), float("-inf"))
     true = at_least_float32(z.gather(1, index))
     values, classes = false.max(1, keepdim=True)
-    return torch.cat([true, values], 1), classes.squeeze(1), (false == values).sum(1) > 1
+    return torch.cat([true, values], 1), classes.squeeze(1), (false == values).sum(1)

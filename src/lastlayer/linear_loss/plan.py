@@ -28,6 +28,7 @@ NEVER = {"kd": "the teacher's logits", "fn-kd": "the teacher's logits and featur
 BY_CLASSES = {"ce", "ls", "sln", "ln", "bce", "self-norm", "logit-adjusted", "batch-ce", "mse"}
 AGAINST_OTHERS = {"focal", "soft-margin", "arc-margin", "large-margin"}  # by classes too, where the target is labels
 SPARSE = {"max-margin", "batch-max-margin"}
+SPARSE_PAYS = 2**39  # N d K, from which single entries of a gradient gain more over products than their search costs
 SHARDED = BY_CLASSES - {"mse"}  # whose numbers of a sample are sums over the classes of each rank
 
 
