@@ -113,6 +113,27 @@ def test_transforms_are_refused_in_words(normalized: bool) -> None:
         torch.func.grad(lambda x: linear_loss(x, w, labels, "ce", normalized=normalized, plan=PLANS[0]))(h.detach())
 
 
+@every_plan
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("name", ["ce", "batch-max-margin"])
+@pytest.mark.filterwarnings("error:linear_loss")
+def test_code_under_torch_compile_leaves_the_kernels_alone(name: str, normalized: bool, plan: Plan) -> None:
+    (h, w, _), labels = parts_and_labels()
+    torch._dynamo.reset()
+    _compiled._kernels_on.cache_clear()
+    step = torch.compile(
+        lambda h: 2 * linear_loss(h.sin(), w, labels, name, normalized=normalized, plan=plan), backend="eager"
+    )
+    x, rows = h.sin(), w
+    if normalized:
+        x, rows = x / x.norm(dim=1, keepdim=True), w / w.norm(dim=1, keepdim=True)
+    expected = 2 * make(name, K)(x @ rows.T, labels)
+    value = step(h)
+    torch.testing.assert_close(value, expected)
+    wanted = torch.autograd.grad(expected, [h, w])
+    torch.testing.assert_close(torch.autograd.grad(value, [h, w]), wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_few_logits_that_the_kernels_do_not_take_are_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan of rows counts on kernels, but they have no mixed pairs, no float64 and no learnable class weights."""
     module = sys.modules["lastlayer.linear_loss.linear_loss"]  # its name is that of the function

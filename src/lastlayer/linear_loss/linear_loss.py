@@ -86,9 +86,10 @@ def linear_loss(
     With `group`: ce, ls, sln, ln, self-norm, logit-adjusted, bce and batch-ce, by tiles of classes. At most five
     numbers a sample are reduced over ranks, and in the backward pass the features' gradient.
 
-    Not supported: second derivatives, forward-mode derivatives, `torch.func` and `torch.compile` of the chunked paths;
-    gradients of the target and of class weights there; a batch loss coupled over ranks by its own `group` there; a bias
-    with large-margin, which has none. kd and fn-kd, whose teacher has no place here.
+    `torch.compile` around the chunked paths leaves them as they are, and its graph breaks there. Not supported: second
+    derivatives, forward-mode derivatives and `torch.func` of the chunked paths; gradients of the target and of class
+    weights there; a batch loss coupled over ranks by its own `group` there; a bias with large-margin, which has none.
+    kd and fn-kd, whose teacher has no place here.
 
     Degenerate cases: as in the loss. An empty or wholly ignored batch has a mean of NaN and gradients 0.
 
@@ -116,7 +117,7 @@ def linear_loss(
     given: object = target
     if isinstance(given, list) and any(isinstance(part, Tensor) for part in given):  # what a DataLoader makes of a pair
         target = tuple(given)
-    N, K = features.shape[0], weight.shape[0] if shard is None else shard.K
+    K = weight.shape[0] if shard is None else shard.K
     if module.num_classes is not None and module.num_classes != K:
         raise ValueError(
             f"{type(module).__name__} was made for num_classes={module.num_classes}, there are {K} classes"
@@ -126,11 +127,30 @@ def linear_loss(
         raise RuntimeError(
             f"torch.func (grad, vmap, jvp) does not go through path={chosen.path!r} of linear_loss: plan 'dense' has it"
         )
-    features, weight, bias = _layer(features, weight, bias, normalized, scale, in_parts=chosen.path != "dense")
     if chosen.path == "dense":
+        features, weight, bias = _layer(features, weight, bias, normalized, scale, in_parts=False)
         if isinstance(module, LargeMarginLoss):
             return module(features, weight, target)  # type: ignore[no-any-return]
         return module(F.linear(features, weight, bias), target)  # type: ignore[no-any-return]
+    how = _untraced_parts if torch.compiler.is_compiling() else _in_parts
+    return how(name, module, chosen, shard, features, weight, bias, target, normalized, scale)
+
+
+def _in_parts(
+    name: str,
+    module: Loss,
+    chosen: Plan,
+    shard: Shard | None,
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Target,
+    normalized: bool,
+    scale: Tensor | float,
+) -> Tensor:
+    """The loss by rows or by classes."""
+    N, K = features.shape[0], weight.shape[0] if shard is None else shard.K
+    features, weight, bias = _layer(features, weight, bias, normalized, scale, in_parts=True)
     with in_full_precision(features):
         if chosen.rows is not None and takes(target, name, module, features, K):
             algorithm = by_kernels(target, name, module, features, K, chosen.rows)
@@ -141,6 +161,10 @@ def linear_loss(
             return by_rows(name, module, batch, chosen.rows, features, weight, bias)
         assert chosen.classes is not None
         return by_classes(name, module, batch, chosen.classes, features, weight, bias, shard)
+
+
+# torch.compile around a step leaves it alone: a launch of kernels, and what is chosen by values, are not for tracing.
+_untraced_parts = torch._disable_dynamo(_in_parts)  # type: ignore[attr-defined]  # unlike torch.compiler.disable, imports the compiler when called
 
 
 def _check_loss(name: str, module: Loss, bias: Tensor | None, plan: Plan | None) -> None:
