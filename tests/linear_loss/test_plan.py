@@ -51,8 +51,8 @@ def test_paths(sizes: tuple[int, int, int], loss: str, path: str) -> None:
         ((2048, 512, 1_000_000), "sln", "classes", None),
         ((8192, 4096, 131072), "mse", "classes", None),
         ((256, 512, 1_000_000), "mse", "rows", 256),
-        ((8192, 4096, 131072), "large-margin", "rows", 512),  # not computed in place: chunks as on a CPU
-        ((256, 512, 1_000_000), "large-margin", "classes", None),
+        ((8192, 4096, 131072), "large-margin", "rows", 2048),
+        ((256, 512, 1_000_000), "large-margin", "rows", 256),
     ],
 )
 def test_paths_on_a_gpu(sizes: tuple[int, int, int], loss: str, path: str, rows: int | None) -> None:

@@ -289,9 +289,7 @@ def against_others(
         else:
             mine = {name: value for name, value in options.items() if name not in ("weight", "ignore_index")}
             part = type(module).function(torch.stack([true, others / scale], 1), zero, **{**mine, "reduction": "none"})
-        if batch.class_weight is not None:
-            part = part * batch.class_weight[index]
-        value = value + torch.where(labels.valid, labels.share * part, 0.0)
+        value = value + batch.counted_part(labels, part)
     return torch.as_tensor(value)
 
 

@@ -330,12 +330,16 @@ def put_gradient(
     )  # fmt: skip
 
 
-def put_hinge_gradient(z: Tensor, label: Tensor, largest: Tensor, shared: Tensor, true: Tensor) -> None:
-    """Put a gradient in the place of logits (n, K): `true` at the label, `shared` at each largest other, (n,) both."""
+def put_slopes(z: Tensor, label: Tensor, kind: Kind, largest: Tensor, slope: Tensor, true: Tensor) -> None:
+    """Put a gradient in the place of logits (n, K), from numbers (n,): `true` at the label, and of the others
+
+    SOFTMAX     slope exp(z - largest)
+    HINGE       slope at each that is the largest
+    """
     numbers = torch.empty(LINES, len(z), dtype=torch.float32, device=z.device)
-    for line, values in ((LARGEST, largest), (SLOPE, shared), (TRUE, true)):
+    for line, values in ((LARGEST, largest), (FACTOR, 1.0), (SLOPE, slope), (TRUE, true)):
         numbers[line.value] = values
-    put_gradient(z, label, RowLoss(Kind.HINGE, (1.0, 0.0, 0.0, 0.0), NO_LABEL), numbers)
+    put_gradient(z, label, RowLoss(kind, (1.0, 0.0, 0.0, 0.0), NO_LABEL), numbers)
 
 
 def reduced(numbers: Tensor, label: Tensor, loss: RowLoss, mean: bool) -> tuple[Tensor, Tensor]:

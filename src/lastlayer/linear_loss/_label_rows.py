@@ -19,14 +19,19 @@ from lastlayer.losses import Loss, Target
 from lastlayer.losses._target import check_label_range, check_same_device, may_read
 
 
-def takes(target: Target, name: str, loss: Loss, features: Tensor, K: int) -> TypeGuard[Tensor]:
-    """Whether the target is one label a sample and the device has kernels for the loss."""
-    N, d = features.shape
+def is_one_label(target: Target, features: Tensor) -> TypeGuard[Tensor]:
+    """Whether the target is one label a sample and the device has kernels."""
+    N = len(features)
     if kernels(features) is None or N == 0 or not isinstance(target, Tensor) or target.shape != (N,):
         return False
-    if target.dtype is torch.bool or target.is_floating_point() or target.is_complex():
-        return False
-    return has_form(name, loss) and not (name in SPARSE and N * d * K > SPARSE_PAYS)
+    return not (target.dtype is torch.bool or target.is_floating_point() or target.is_complex())
+
+
+def takes(target: Target, name: str, loss: Loss, features: Tensor, K: int) -> TypeGuard[Tensor]:
+    """Whether the target is one label a sample and the kernels have a form of the loss."""
+    N, d = features.shape
+    sparse = name in SPARSE and N * d * K > SPARSE_PAYS
+    return is_one_label(target, features) and has_form(name, loss) and not sparse
 
 
 def by_kernels(target: Tensor, name: str, loss: Loss, features: Tensor, K: int, rows: int) -> OneChunk | Chunks:

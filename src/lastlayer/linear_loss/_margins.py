@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lastlayer.linear_loss._compiled import kernels, label_kernels, pays
 from lastlayer.linear_loss._function import Gradients, Layer
+from lastlayer.linear_loss._label_losses import Kind
 from lastlayer.linear_loss._picked import ClassSums
 from lastlayer.linear_loss._products import add_product, input_gradient, logits_of, wide
 from lastlayer.linear_loss._rows import Once, logits_buffer, logits_into
@@ -117,7 +118,7 @@ class Margins:
             z = logits_into(logits_buffer(layer, N), layer, 0, N)
         pairs, _, ties = part
         label, largest = self.batch.labels[0].index.squeeze(1), pairs.detach()[:, 1]
-        label_kernels().put_hinge_gradient(z, label, largest, slope[:, 1] / ties.clamp(min=1), slope[:, 0])
+        label_kernels().put_slopes(z, label, Kind.HINGE, largest, slope[:, 1] / ties.clamp(min=1), slope[:, 0])
         return Gradients.of_logits(layer, z)
 
     def _shared_among_ties(self, layer: Layer, some: Tensor, index: Tensor, slope: Tensor) -> Tensor:

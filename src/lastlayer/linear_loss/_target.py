@@ -40,6 +40,12 @@ class Batch:
             per_sample = torch.where(counts, per_sample, 0.0)
         return self.reduce(per_sample)
 
+    def counted_part(self, labels: Labels, part: Tensor) -> Tensor:
+        """What losses (N,) of one of the labels of each sample come to: weighted, shared, and 0 where ignored."""
+        if self.class_weight is not None:
+            part = part * self.class_weight[labels.index.squeeze(1)]
+        return torch.where(labels.valid, labels.share * part, 0.0)
+
     def factor(self) -> Tensor | float:
         """What the gradient of the sum is multiplied by; 0 rather than infinite where no sample counts."""
         if self.divisor is None or self.counted is None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lastlayer._rows import unit
 from lastlayer.linear_loss._function import fused
-from lastlayer.linear_loss._label_rows import by_kernels, takes
+from lastlayer.linear_loss._label_rows import by_kernels, is_one_label, takes
 from lastlayer.linear_loss._paths import by_classes, by_rows
 from lastlayer.linear_loss._products import in_full_precision, wide
 from lastlayer.linear_loss._shards import Shard, read_shard
@@ -79,7 +79,7 @@ def linear_loss(
     by torch.compile for other targets and losses: the first call of a loss takes seconds. Where compiling fails, eager
     code goes on and a warning says so. By kernels one chunk of all samples waits for the backward pass to become the
     gradient there, and reduction "none" takes no fourth product; `max-margin` takes three up to N d K = 2^39, as
-    does `batch-max-margin` in one chunk. The gradient of a bfloat16 weight is summed in float32 in its own memory and
+    does `batch-max-margin` in one chunk; `large-margin` has float32 logits and takes four in several chunks. The gradient of a bfloat16 weight is summed in float32 in its own memory and
     half as much again, or not at all where there is one chunk. What eager code does, values without a gradient and
     losses whose own numbers are learnt, it does in chunks of 2^26 logits.
 
@@ -187,7 +187,8 @@ def _plan_of(name: str, features: Tensor, weight: Tensor, target: Target, module
         return Plan("dense", "few logits, and ordinary code to be transformed")
     probabilities = isinstance(target, Tensor) and target.is_floating_point() and target.dim() == 2
     found = choose(N, d, held, module, probabilities=probabilities, device=device)
-    if few and found.rows is not None and not takes(target, name, module, features, held):
+    fast = takes(target, name, module, features, held) or (name == "large-margin" and is_one_label(target, features))
+    if few and found.rows is not None and not fast:
         return Plan("dense", "few logits, and the kernels that the plan counts on do not take them")
     return found
 

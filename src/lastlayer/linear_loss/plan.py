@@ -70,8 +70,8 @@ def plan(
                   tiles of 2^22 logits, or of 4096 classes where that is more, of 2^26 logits at most
 
     On a GPU a chunk is computed in place, so there are 2^28 logits in one: rows if those are of 512 samples or of all;
-    but of `large-margin`, whose chunks also read and write the whole weight, as above. A tile has 2^25. Dense goes up
-    to 2^20 logits only where a loss of labels has kernels of its own: all but large-margin and the batch losses.
+    but of `large-margin` of class probabilities, whose chunks also read and write the whole weight, as above. A tile
+    has 2^25. Dense goes up to 2^20 logits only where a loss of labels has kernels: all but the batch losses.
 
     A loss that has no form by class tiles takes rows whatever their number; `why` says so.
 
@@ -100,8 +100,9 @@ def plan(
     name = name_of(loss)
     if name in NEVER:
         raise ValueError(f"linear_loss has no place for {NEVER[name]}: call {name!r} on the logits instead")
-    in_place = torch.device(device).type == "cuda" and name != "large-margin"  # whose angles need more than the logits
-    by_kernels = in_place and name in FORMS and not probabilities
+    through_weight = name == "large-margin" and probabilities  # angles to all classes need more than the logits
+    in_place = torch.device(device).type == "cuda" and not through_weight
+    by_kernels = in_place and (name in FORMS or name == "large-margin") and not probabilities
     if by_kernels and GPU_SMALL < N * K <= SMALL:
         return Plan("rows", f"{N * K} logits; all rows of them fit a chunk", rows=N)
     if N * K <= SMALL:
