@@ -110,6 +110,16 @@ def test_candidates_that_are_taught_wait_for_their_teacher(tmp_path, plan):
     assert run.batches == [["teacher", "ce", "sln"], ["kd 0.01 tried", "kd 0.1 tried"], ["kd"]]
 
 
+def test_a_teacher_whose_run_is_gone_trains_beside_what_needs_none(tmp_path, plan):
+    text = TEXT.replace('select = { per = ["loss"] }', 'select = { over = { "optimiser.lr" = [0.01, 0.1] } }')
+    one, store = parse("sln", text)["sln.table1"], Store(tmp_path)
+    reproduce_all([one], "paper", plan, store)
+    store.path("sln.table1", "paper").unlink()  # the candidates are still written down
+    run = Noting()
+    reproduce_all([one], "paper", Plan(tmp_path / "another", "cpu", workers=1), store, run=run)
+    assert run.batches == [["teacher", "ce", "sln"], ["kd"]]
+
+
 @pytest.mark.parametrize(
     ("stop", "candidates", "first", "second"),
     [(2, 1, [], []), (4, 2, ["CE"], ["CE"]), (5, 2, ["CE"], ["CE", "BCE"]), (6, 2, ["CE", "SLN"], ["CE", "BCE"])],

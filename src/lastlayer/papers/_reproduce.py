@@ -156,7 +156,8 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
     """Merge the rows of a grid into the store after training what it does not have yet.
 
     First come teachers, candidates that need none and cells for which nothing is chosen; then candidates that were
-    waiting for a teacher; then teachers of what was chosen without trying anything; then the rest.
+    waiting for a teacher; then teachers of what was chosen without trying anything, beside what needs none; then the
+    rest.
     """
     choosing = Choosing(artifact, size, grid, plan, store)
     stored = [] if artifact.together else store.read(artifact.name, size).rows
@@ -194,10 +195,12 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
         yield choosing.untried(taught=True)
         choosing.keep()
         settled, chosen = choosing.choose(tell)
-        left = missing(settled.cells)
+        left = [trial for trial in missing(settled.cells) if trial not in free]
         late = teachers_of(cell for cell in settled.cells if missing([cell]))
-        yield [teacher for teacher in late if teacher not in teachers]
-        yield [trial for trial in left if trial not in free]
+        late = [teacher for teacher in late if teacher not in teachers]
+        beside = [trial for trial in left if trial.teacher is None] if late else []
+        yield [*late, *beside]
+        yield [trial for trial in left if trial not in beside]
     except BaseException:
         try:
             choosing.keep()
