@@ -29,6 +29,7 @@ def kernels_anywhere() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_kernels, "BLOCK", 16)
         patch.setattr(_products, "SPLIT_PAYS", 0)
+        patch.setattr(_compiled, "NARROW", 0)
         for user in (_batch, _label_rows, _margins, _rows):
             patch.setattr(user, "logits_buffer", buffer)
         for module in (_compiled, _rows):

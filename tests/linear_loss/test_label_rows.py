@@ -248,3 +248,20 @@ def test_large_margin_in_half_precision_multiplies_as_a_layer_does(size: int) ->
     for a, b in zip(torch.autograd.grad(value, half), torch.autograd.grad(expected, exact), strict=True):
         assert a.dtype is torch.bfloat16
         assert (a.double() - b).norm() < 1.5e-2 * b.norm()
+
+
+@every_plan
+@pytest.mark.parametrize("name", ["ce", "max-margin", "batch-ce", "batch-max-margin", "large-margin"])
+def test_rows_of_few_classes_are_not_for_kernels(name: str, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_compiled, "NARROW", K + 1)
+    monkeypatch.setattr(_compiled, "BACKEND", "eager")
+    for kernel in ("sums", "best"):
+        monkeypatch.setattr(_kernels, kernel, lambda *_: pytest.fail("by kernels"))
+    monkeypatch.setattr(_label_kernels, "put_gradient", lambda *_: pytest.fail("by kernels"))
+    parts, labels = parts_and_labels()
+    parts = [*parts[:2], None]
+    module = make(name, K).to(DEVICE)
+    value, expected = linear_loss(*parts[:2], labels, module, plan=plan), dense(module, parts, labels)
+    torch.testing.assert_close(value, expected)
+    found, wanted = (torch.autograd.grad(v, parts[:2]) for v in (value, expected))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lastlayer.linear_loss._compiled import CompilationError, compiled, kernels, pays
+from lastlayer.linear_loss._compiled import CompilationError, compiled, pays, row_kernels
 from lastlayer.linear_loss._function import Gradients, Layer
 from lastlayer.linear_loss._products import narrow, wide
 from lastlayer.linear_loss._rows import Once, logits_buffer, logits_into
@@ -34,7 +34,7 @@ class BatchCrossEntropy:
     def _stream(self, layer: Layer) -> tuple[Tensor, tuple[RowGradients, Tensor] | None]:
         h = layer.features
         N, dtype = h.shape[0], wide(h.dtype)
-        fast, labels = kernels(h), self.batch.labels
+        fast, labels = row_kernels(h, len(layer.weight)), self.batch.labels
         if fast is not None and 0 < N <= self.size and len(labels) == 1 and h.dtype is not torch.float16:
             return self._at_once(layer, fast, labels[0].index)
         gradients = RowGradients(layer, wide_features=True) if layer.wants_any else None

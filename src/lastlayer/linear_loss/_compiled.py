@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from lastlayer.linear_loss._products import narrow, on_its_device
+from lastlayer.linear_loss.plan import NARROW
 from lastlayer.losses import Loss, Target
 from lastlayer.losses._module import at_least_float32
 
@@ -39,6 +40,11 @@ def pays(tensor: Tensor) -> bool:
 def kernels(tensor: Tensor) -> Any:
     """The module of Triton kernels, where they run on such a tensor; else None."""
     return _kernels_on(tensor.device) if pays(tensor) and tensor.dtype is not torch.float64 else None
+
+
+def row_kernels(features: Tensor, K: int) -> Any:
+    """The same, where rows of logits are long enough for them."""
+    return kernels(features) if K >= NARROW else None
 
 
 def label_kernels() -> Any:

@@ -345,7 +345,7 @@ def put_slopes(z: Tensor, label: Tensor, kind: Kind, largest: Tensor, slope: Ten
 def reduced(numbers: Tensor, label: Tensor, loss: RowLoss, mean: bool) -> tuple[Tensor, Tensor]:
     """The sum or the mean of the values, and what the gradient is multiplied by for it."""
     value, share = numbers.new_empty(()), numbers.new_empty(())  # no views of one tensor: the caller may write to one
-    _reduce[(1,)](numbers, label, value, share, numbers.shape[1], loss.ignored, MEAN=mean, BLOCK=1024, num_warps=4)
+    _reduce[(1,)](numbers, label, value, share, numbers.shape[1], loss.ignored, MEAN=mean, BLOCK=8192, num_warps=16)
     return value, share
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
-from lastlayer.linear_loss._compiled import kernels, label_kernels
+from lastlayer.linear_loss._compiled import label_kernels, row_kernels
 from lastlayer.linear_loss._function import Gradients, Layer
 from lastlayer.linear_loss._label_losses import LINES, RowLoss, has_form, row_loss
 from lastlayer.linear_loss._rows import Once, logits_buffer, logits_into
@@ -19,10 +19,10 @@ from lastlayer.losses import Loss, Target
 from lastlayer.losses._target import check_label_range, check_same_device, may_read
 
 
-def is_one_label(target: Target, features: Tensor) -> TypeGuard[Tensor]:
-    """Whether the target is one label a sample and the device has kernels."""
+def is_one_label(target: Target, features: Tensor, K: int) -> TypeGuard[Tensor]:
+    """Whether the target is one label a sample and the device has kernels for such rows."""
     N = len(features)
-    if kernels(features) is None or N == 0 or not isinstance(target, Tensor) or target.shape != (N,):
+    if row_kernels(features, K) is None or N == 0 or not isinstance(target, Tensor) or target.shape != (N,):
         return False
     return not (target.dtype is torch.bool or target.is_floating_point() or target.is_complex())
 
@@ -31,7 +31,7 @@ def takes(target: Target, name: str, loss: Loss, features: Tensor, K: int) -> Ty
     """Whether the target is one label a sample and the kernels have a form of the loss."""
     N, d = features.shape
     sparse = name in SPARSE and N * d * K > SPARSE_PAYS
-    return is_one_label(target, features) and has_form(name, loss) and not sparse
+    return is_one_label(target, features, K) and has_form(name, loss) and not sparse
 
 
 def by_kernels(target: Tensor, name: str, loss: Loss, features: Tensor, K: int, rows: int) -> OneChunk | Chunks:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lastlayer.linear_loss._compiled import kernels, label_kernels, pays
+from lastlayer.linear_loss._compiled import label_kernels, pays, row_kernels
 from lastlayer.linear_loss._function import Gradients, Layer
 from lastlayer.linear_loss._label_losses import Kind
 from lastlayer.linear_loss._picked import ClassSums
@@ -39,7 +39,7 @@ class Margins:
         N = layer.features.shape[0]
         found: list[list[tuple[Tensor, ...]]] = [[] for _ in self.batch.labels]
         buffer = logits_buffer(layer, min(self.size, N))
-        found_kernels = kernels(layer.features)
+        found_kernels = row_kernels(layer.features, len(layer.weight))
         held: Once[Tensor] | None = None
         for low, high in chunks(N, self.size):
             z = logits_into(buffer[: high - low], layer, low, high)
@@ -70,9 +70,9 @@ class Margins:
 
     def _holds(self, layer: Layer) -> bool:
         """Whether one chunk's logits are kept, and the gradient put in their place: nothing waits to be read back."""
-        N, d = layer.features.shape
-        few = 0 < N <= self.size and N * d * len(layer.weight) <= SPARSE_PAYS
-        return few and layer.wants_any and len(self.batch.labels) == 1 and kernels(layer.features) is not None
+        (N, d), K = layer.features.shape, len(layer.weight)
+        few = 0 < N <= self.size and N * d * K <= SPARSE_PAYS
+        return few and layer.wants_any and len(self.batch.labels) == 1 and row_kernels(layer.features, K) is not None
 
     def _loss(self, pairs: Tensor, labels: Any) -> Tensor:
         zero = torch.zeros(pairs.shape[0], dtype=torch.long, device=pairs.device)

@@ -10,7 +10,7 @@ from torch import Tensor
 from lastlayer.linear_loss import _classes, _sampled, _spherical
 from lastlayer.linear_loss._batch import BatchCrossEntropy
 from lastlayer.linear_loss._binary import BinaryCrossEntropy
-from lastlayer.linear_loss._compiled import kernels
+from lastlayer.linear_loss._compiled import row_kernels
 from lastlayer.linear_loss._function import Layer, fused
 from lastlayer.linear_loss._large_margin import large_margin
 from lastlayer.linear_loss._margins import Margins
@@ -61,7 +61,7 @@ def by_rows(
         _check_numbers(module, features, weight.shape[0])
         return fused(Margins(module, batch, size), features, weight, bias)
     more = _refuse_gradients(module, batch, "rows", set(module.hyperparameters()))
-    if name == "large-margin" and batch.labels and len(features) and kernels(features) is not None:
+    if name == "large-margin" and batch.labels and len(features) and row_kernels(features, len(weight)) is not None:
         return large_margin(module, batch, size, features, weight)
     return fused(RowChunks(module, batch, size, more), features, weight, bias, *more)
 

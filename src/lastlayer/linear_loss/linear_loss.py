@@ -188,7 +188,9 @@ def _plan_of(name: str, features: Tensor, weight: Tensor, target: Target, module
         return Plan("dense", "few logits, and ordinary code to be transformed")
     probabilities = isinstance(target, Tensor) and target.is_floating_point() and target.dim() == 2
     found = choose(N, d, held, module, probabilities=probabilities, device=device)
-    fast = takes(target, name, module, features, held) or (name == "large-margin" and is_one_label(target, features))
+    fast = takes(target, name, module, features, held) or (
+        name == "large-margin" and is_one_label(target, features, held)
+    )
     if few and found.rows is not None and not fast:
         return Plan("dense", "few logits, and the kernels that the plan counts on do not take them")
     return found
