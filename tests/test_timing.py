@@ -1,12 +1,21 @@
 """Time and memory of a step: which steps run how often, what is made of their times, and bytes that are known."""
 
+import contextlib
 import math
 import statistics
 
 import pytest
 import torch
 
-from lastlayer._timing import Stopwatch, measure_both, peak_memory, seconds_of_both, time_in_turn, training_step
+from lastlayer._timing import (
+    Stopwatch,
+    measure_both,
+    peak_memory,
+    replay_seconds,
+    seconds_of_both,
+    time_in_turn,
+    training_step,
+)
 
 
 class FakeTime:
@@ -94,3 +103,31 @@ def test_an_error_that_is_not_of_memory_is_not_hidden():
 
     with pytest.raises(ValueError, match="wrong shape"):
         measure_both(fails, None, "cpu", 0.0)
+
+
+def test_a_step_that_reads_a_value_back_is_not_captured(monkeypatch):
+    """Such a capture fails, and what it took would be gone for the rest of the process."""
+    mode, captured = ["default"], []
+    for name in ("CUDAGraph", "Stream", "synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph: captured.append(graph) or contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda given: mode.append(given))
+
+    def step() -> None:
+        if mode[-1] == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+
+    assert math.isnan(replay_seconds(step))
+    assert not captured
+    assert mode[-1] == "default"
+
+
+@pytest.mark.gpu
+def test_replays_on_a_gpu():
+    x, stream = torch.ones(4, device="cuda"), torch.cuda.current_stream()
+    held = torch.cuda.memory_reserved()
+    assert math.isnan(replay_seconds(lambda: x.sum().item()))
+    assert torch.cuda.current_stream() == stream
+    assert not math.isnan(replay_seconds(lambda: x.add_(torch.ones(2**20, device="cuda")[:4])))
+    assert torch.cuda.memory_reserved() <= held

@@ -140,15 +140,17 @@ def replay_seconds(step: Step) -> float:
         with torch.cuda.stream(side):
             for _ in range(3):
                 step()
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()  # of what other streams keep, nothing is given back during a capture
-        with torch.cuda.graph(graph):
+            # A capture that fails keeps its memory for good, and up to torch 2.12 no cache is emptied from then on.
+            torch.cuda.set_sync_debug_mode("error")
+            step()
+        with torch.cuda.graph(graph):  # waits, and gives back what other streams keep: during a capture nothing is
             step()
         return statistics.median(cuda_seconds(graph.replay, 20) for _ in range(5))
     except (RuntimeError, NotImplementedError):  # a step that reads a value back, or has no memory left
         torch.cuda.synchronize()
         return math.nan
     finally:
+        torch.cuda.set_sync_debug_mode("default")
         del graph
         torch.cuda.empty_cache()
 
