@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -10,13 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastlayer.linear_loss import Plan, _products, linear_loss
+from lastlayer.linear_loss._function import Layer
 from lastlayer.linear_loss._products import WIDTH, add_product, input_gradient, padded, pieces, put_product
-from tests.linear_loss.cases import BATCH, assert_same, classes, dense, layer, make, rows, target
+from lastlayer.linear_loss._rows import logits_buffer, logits_into
+from lastlayer.linear_loss.plan import tile
+from tests.linear_loss.cases import BATCH, DEVICE, assert_same, classes, dense, layer, make, rows, target
 
 N, D = 13, 6
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 every_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-every_width = pytest.mark.parametrize("K", [5, 8, 16, 17, 23])
+every_width = pytest.mark.parametrize("K", [1, 5, 8, 16, 17, 23])
 
 
 @pytest.fixture
@@ -53,9 +57,9 @@ def test_large_products_of_an_odd_number_of_classes_are_split() -> None:
 @every_width
 def test_products(K: int, dtype: torch.dtype, split: None) -> None:
     torch.manual_seed(0)
-    dz, h, w, total = (torch.randn(s).to(dtype) for s in ((N, K), (N, D), (K, D), (K, D)))
+    dz, h, w, total = (torch.randn(s).to(DEVICE, dtype) for s in ((N, K), (N, D), (K, D), (K, D)))
     close = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
-    found = torch.full((K, D), float("nan"), dtype=dtype)
+    found = torch.full((K, D), float("nan"), dtype=dtype, device=DEVICE)
     put_product(found, dz, h)
     torch.testing.assert_close(found.double(), dz.double().T @ h.double(), **close)
     exact = {"rtol": 1e-5, "atol": 1e-5}
@@ -64,9 +68,37 @@ def test_products(K: int, dtype: torch.dtype, split: None) -> None:
     torch.testing.assert_close(summed.double(), total.double() + dz.double().T @ h.double(), **exact)
     wanted = dz.double() @ w.double()
     torch.testing.assert_close(input_gradient(dz, w).double(), wanted, **close)
-    out = torch.full((N, D), float("nan"), dtype=dtype)
+    out = torch.full((N, D), float("nan"), dtype=dtype, device=DEVICE)
     assert input_gradient(dz, w, out=out) is out
     torch.testing.assert_close(out.double(), wanted, **close)
+
+
+@every_dtype
+@every_width
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("transposed", [False, True], ids=["weight", "transposed weight"])
+def test_logits_in_place(K: int, dtype: torch.dtype, biased: bool, transposed: bool, split: None) -> None:
+    """What lies between the rows stays as it was, and nothing is resized."""
+    torch.manual_seed(0)
+    h, w, b = (torch.randn(s).to(DEVICE, dtype) for s in ((N, D), (K, D), (K,)))
+    bias = b if biased else None
+    part = Layer(h, w.T.contiguous().T if transposed else w, bias)
+    buffer = logits_buffer(part, N)
+    memory = buffer.as_strided((N, padded(K)), (padded(K), 1)).fill_(7.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        z = logits_into(buffer, part, 0, N)
+    assert z.data_ptr() == memory.data_ptr()
+    wanted = h.double() @ w.double().T + (b.double() if biased else 0.0)
+    torch.testing.assert_close(z.double(), wanted, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    assert bool((memory[:, K:] == 7.0).all())
+
+
+@given(N=st.integers(0, 2**27), K=st.integers(1, 2**21), device=st.sampled_from(["cpu", "cuda"]))
+def test_tiles_are_of_whole_widths(N: int, K: int, device: str) -> None:
+    size = tile(N, K, device)
+    assert 1 <= size <= K
+    assert size == K or size < WIDTH or size % WIDTH == 0
 
 
 @pytest.mark.parametrize("plan", [rows(4), rows(100), classes(9)], ids=str)
