@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastlayer.linear_loss import Plan, _products, linear_loss
+from lastlayer.linear_loss import Plan, _classes, _products, linear_loss
 from lastlayer.linear_loss._function import Layer
 from lastlayer.linear_loss._products import WIDTH, add_product, input_gradient, padded, pieces, put_product
 from lastlayer.linear_loss._rows import logits_buffer, logits_into
@@ -28,6 +28,7 @@ def split() -> Iterator[None]:
     """Products in pieces at any size."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_products, "SPLIT_PAYS", 0)
+        patch.setattr(_classes, "MANY", 0)
         yield
 
 
@@ -102,7 +103,7 @@ def test_tiles_are_of_whole_widths(N: int, K: int, device: str) -> None:
 
 
 @pytest.mark.parametrize("plan", [rows(4), rows(100), classes(9)], ids=str)
-@pytest.mark.parametrize("name", ["ce", "sln", "mse", "max-margin", *BATCH])
+@pytest.mark.parametrize("name", ["ce", "sln", "bce", "focal", "mse", "max-margin", *BATCH])
 def test_every_path_in_pieces(name: str, plan: Plan, split: None) -> None:
     if plan.path == "classes" and name in ("max-margin", "batch-max-margin"):
         pytest.skip("no form by classes")

@@ -14,13 +14,15 @@ import torch
 from torch import Tensor
 
 from lastlayer.linear_loss._function import Gradients, Layer, refuse_second_derivatives
-from lastlayer.linear_loss._products import in_full_precision, logits_of, narrow, wide
+from lastlayer.linear_loss._products import WIDTH, in_full_precision, logits_of, narrow, wide
 from lastlayer.linear_loss._shards import Shard
 from lastlayer.linear_loss._target import Batch, chunks
 from lastlayer.losses import ArcMarginLoss, LargeMarginLoss, Loss, default_tau
 from lastlayer.losses._classes import softplus
 from lastlayer.losses._target import Labels
 from lastlayer.losses.large_margin import row_norms, shrink
+
+MANY = 4096  # classes
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,16 @@ class Tiles:
     shard: Shard | None = None  # which of the K classes the layer holds; None is all
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """(low, high) of every tile, counted from the first class; of a shard, those of its classes."""
+        """(low, high) of every tile, counted from the first class; of a shard, those of its classes.
+
+        Of many classes those past the last whole width are a tile of their own: they would slow down a whole one.
+        """
         start, stop = (0, self.K) if self.shard is None else (self.shard.start, self.shard.stop)
-        return ((start + low, start + high) for low, high in chunks(stop - start, self.size))
+        rest = (stop - start) % WIDTH if stop - start > MANY else 0
+        for low, high in chunks(stop - start - rest, self.size):
+            yield start + low, start + high
+        if rest:
+            yield stop - rest, stop
 
     def own(self, low: int, high: int) -> slice:
         """Where classes are in the layer."""

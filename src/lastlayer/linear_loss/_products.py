@@ -22,7 +22,7 @@ def padded(K: int) -> int:
 def pieces(n: int, d: int, K: int) -> list[slice]:
     """The K columns of a product of n d K, whole widths of them and the few left over.
 
-    cuBLAS multiplies bfloat16 matrices of an odd number of columns at an eighth of its speed.
+    cuBLAS multiplies bfloat16 matrices of an odd number of columns at a fifth to an eighth of its speed.
     """
     whole = K // WIDTH * WIDTH
     if whole in (0, K) or n * d * K < SPLIT_PAYS:
