@@ -16,8 +16,8 @@ import torch
 pytest.importorskip("triton")
 
 from lastlayer import losses
-from lastlayer.linear_loss import Plan, _compiled, _kernels, _label_kernels, _rows, linear_loss
-from tests.linear_loss.cases import DEVICE, PLANS, dense, gradients, layer, make, target
+from lastlayer.linear_loss import Plan, _compiled, _kernels, _label_kernels, linear_loss
+from tests.linear_loss.cases import DEVICE, PLANS, dense, layer, make, target
 
 N, D, K = 6, 5, 7
 pytestmark = [
@@ -189,65 +189,6 @@ def test_a_loss_of_the_users_own_with_a_name_of_ours() -> None:
     with torch.no_grad():
         value = linear_loss(*parts[:2], labels, ce(), parts[2], plan=PLANS[0])
         torch.testing.assert_close(value, losses.mse(parts[0] @ parts[1].T + parts[2], labels))
-
-
-@pytest.mark.parametrize("size", [4, 100], ids=["chunks", "one chunk"])
-@pytest.mark.parametrize("kind", ["index", "pair", "pairs"])
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-@pytest.mark.parametrize(
-    "options", [{"margin": 1}, {"margin": 4, "lam": 0.5}, {"margin": 2, "weighted": True}], ids=str
-)
-def test_large_margin(options: dict[str, Any], reduction: str, kind: str, size: int, monkeypatch: Any) -> None:
-    """Against float64 on the whole logits, a zero feature and a zero class among them; asked for twice."""
-    monkeypatch.setattr(_rows.RowChunks, "forward", lambda *_: pytest.fail("not by kernels"))
-    weight = {"class_weight": torch.linspace(0.5, 2.0, K)} if options.get("weighted") else {}
-    plain = {name: value for name, value in options.items() if name != "weighted"}
-    module = losses.LargeMarginLoss(**plain, **weight, reduction=reduction)
-    exact = [p.detach() for p in layer(N, D, K)[:2]]
-    exact[0][1], exact[1][2] = 0.0, 0.0
-    parts = [p.float().to(DEVICE).requires_grad_() for p in exact]
-    exact = [p.requires_grad_() for p in exact]
-    labels = target(kind, N, K, ignore=True)
-    there = labels.to(DEVICE) if kind == "index" else tuple(p.to(DEVICE) if torch.is_tensor(p) else p for p in labels)
-    expected = module(*exact, labels)
-    value = linear_loss(*parts, there, module.to(DEVICE), plan=Plan("rows", "test", rows=size))
-    torch.testing.assert_close(value.double().cpu(), expected, rtol=1e-5, atol=1e-5)
-    wanted = gradients(expected, exact)
-    upstream = torch.linspace(-1.0, 2.0, N) if reduction == "none" else torch.tensor(1.7)
-    for retain in (True, False):
-        found = torch.autograd.grad(value, parts, upstream.to(DEVICE), retain_graph=retain)
-        for a, b in zip(found, wanted, strict=True):
-            torch.testing.assert_close(a.double().cpu(), b, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("size", [4, 100], ids=["chunks", "one chunk"])
-def test_large_margin_of_one_class_of_no_samples_and_of_a_learnable_number(size: int) -> None:
-    plan = Plan("rows", "test", rows=size)
-    parts, labels = parts_and_labels()
-    lam = torch.tensor(0.5, requires_grad=True, device=DEVICE)
-    module = losses.LargeMarginLoss(lam=lam)
-    wanted = torch.autograd.grad(module(*parts[:2], labels), lam)
-    torch.testing.assert_close(torch.autograd.grad(linear_loss(*parts[:2], labels, module, plan=plan), lam), wanted)
-    h, w = parts[0], parts[1][:1].detach().requires_grad_()
-    value = linear_loss(h, w, torch.zeros_like(labels), "large-margin", plan=plan)
-    assert value.item() == 0
-    assert all(g.count_nonzero() == 0 for g in torch.autograd.grad(value, [h, w]))
-    assert linear_loss(h[:0], w, labels[:0], "large-margin", plan=plan).isnan()
-
-
-@pytest.mark.parametrize("size", [4, 100], ids=["chunks", "one chunk"])
-def test_large_margin_in_half_precision_multiplies_as_a_layer_does(size: int) -> None:
-    parts, labels = parts_and_labels()
-    half = [p.detach().bfloat16().requires_grad_() for p in parts[:2]]
-    exact = [p.detach().double().requires_grad_() for p in half]
-    module = losses.LargeMarginLoss(margin=2, lam=1.0)
-    expected = module(*exact, labels)
-    value = linear_loss(*half, labels, module, plan=Plan("rows", "test", rows=size))
-    assert value.dtype is torch.float32
-    torch.testing.assert_close(value, module(*half, labels), rtol=1e-5, atol=1e-5)
-    for a, b in zip(torch.autograd.grad(value, half), torch.autograd.grad(expected, exact), strict=True):
-        assert a.dtype is torch.bfloat16
-        assert (a.double() - b).norm() < 1.5e-2 * b.norm()
 
 
 @every_plan

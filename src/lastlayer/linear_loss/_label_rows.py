@@ -19,19 +19,14 @@ from lastlayer.losses import Loss, Target
 from lastlayer.losses._target import check_label_range, check_same_device, may_read
 
 
-def is_one_label(target: Target, features: Tensor, K: int) -> TypeGuard[Tensor]:
-    """Whether the target is one label a sample and the device has kernels for such rows."""
-    N = len(features)
+def takes(target: Target, name: str, loss: Loss, features: Tensor, K: int) -> TypeGuard[Tensor]:
+    """Whether the target is one label a sample and the device has kernels for the loss and for such rows."""
+    N, d = features.shape
     if row_kernels(features, K) is None or N == 0 or not isinstance(target, Tensor) or target.shape != (N,):
         return False
-    return not (target.dtype is torch.bool or target.is_floating_point() or target.is_complex())
-
-
-def takes(target: Target, name: str, loss: Loss, features: Tensor, K: int) -> TypeGuard[Tensor]:
-    """Whether the target is one label a sample and the kernels have a form of the loss."""
-    N, d = features.shape
-    sparse = name in SPARSE and N * d * K > SPARSE_PAYS
-    return is_one_label(target, features, K) and has_form(name, loss) and not sparse
+    if target.dtype is torch.bool or target.is_floating_point() or target.is_complex():
+        return False
+    return has_form(name, loss) and not (name in SPARSE and N * d * K > SPARSE_PAYS)
 
 
 def by_kernels(target: Tensor, name: str, loss: Loss, features: Tensor, K: int, rows: int) -> OneChunk | Chunks:

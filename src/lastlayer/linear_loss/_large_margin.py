@@ -1,4 +1,4 @@
-"""large-margin of labels by kernels: from three numbers a sample, like any loss against the other classes."""
+"""large-margin of labels by kernels: from four numbers of a sample and its label."""
 
 from __future__ import annotations
 
@@ -8,83 +8,129 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lastlayer.linear_loss._compiled import kernels, label_kernels
+from lastlayer.linear_loss._compiled import kernels, label_kernels, row_kernels
 from lastlayer.linear_loss._function import Gradients, Layer, fused
 from lastlayer.linear_loss._label_losses import Kind
 from lastlayer.linear_loss._picked import ClassSums
-from lastlayer.linear_loss._products import narrow, padded, pieces, put_product, wide
+from lastlayer.linear_loss._products import padded, pieces, put_product, wide
 from lastlayer.linear_loss._rows import Once
 from lastlayer.linear_loss._sums import RowGradients
 from lastlayer.linear_loss._target import Batch, chunks
-from lastlayer.losses import Loss
+from lastlayer.losses import Loss, Target
 from lastlayer.losses._classes import softplus
 from lastlayer.losses.large_margin import row_norms, shrink
+
+
+def takes_large_margin(target: Target, loss: Loss, features: Tensor, K: int) -> bool:
+    """Whether the kernels take such labels, one or a mixed pair a sample, and nothing wants a gradient they lack."""
+    if len(features) == 0 or row_kernels(features, K) is None:
+        return False
+    if not isinstance(target, tuple) and (not isinstance(target, Tensor) or target.is_floating_point()):
+        return False
+    given = (*(target if isinstance(target, tuple) else (target,)), loss.hyperparameters()["class_weight"])
+    return not (torch.is_grad_enabled() and any(isinstance(part, Tensor) and part.requires_grad for part in given))
 
 
 def large_margin(module: Loss, batch: Batch, rows: int, features: Tensor, weight: Tensor) -> Tensor:
     """The loss of labels, a chunk of samples at a time."""
     options = module.hyperparameters()
-    feature_norms = row_norms(features)
-    value: Tensor | float = 0.0
-    for labels in batch.labels:
-        index = labels.index.squeeze(1)
-        others, true, class_norms = fused(Numbers(index, rows), features, weight, None, index).unbind()
-        margined = shrink(true, feature_norms * class_norms, options["margin"], options["lam"])
-        value = value + batch.counted_part(labels, softplus(others - margined))
-    return batch.reduce_counted(torch.as_tensor(value))
+    index = torch.stack([labels.index.squeeze(1) for labels in batch.labels])
+    largest, log_total, true, norms = fused(Numbers(index, rows), features, weight, None, index).unbind()
+    margined = shrink(true, norms, options["margin"], options["lam"])
+    parts = softplus(log_total - (margined - largest))
+    counted = [batch.counted_part(labels, part) for labels, part in zip(batch.labels, parts.unbind(), strict=True)]
+    return batch.reduce_counted(torch.stack(counted).sum(0))
 
 
 class Numbers:
-    """Of each sample the log-sum of the false logits, the true one, and the norm of its class's row, (3, N) in float32.
+    """Of each label (l, N) the largest false logit, log sum_k exp(z_k - largest) of them, the true logit and the
+    product of the norms that it is the cosine of, (4, l, N) in float32. What a loss sees of the largest cancels.
 
     The logits are float32, as in the loss's own function: a GPU multiplies half precision into it at full speed. Those
     of one chunk of all samples are held, for the gradient to be put in their place; of several they are computed again.
+
+    That gradient is cross-entropy's, rounded like any other's. What the margin adds to it is many times larger, in
+    parts that nearly cancel where feature and class are aligned: those are summed in float32.
     """
 
-    def __init__(self, label: Tensor, rows: int) -> None:
-        self.label, self.size = label, rows
+    def __init__(self, labels: Tensor, rows: int) -> None:
+        self.labels, self.size = labels, rows
 
     def forward(self, layer: Layer) -> tuple[Tensor, Any]:
         held = None
         parts = []
         for some, z in self._logits(layer):
-            label = self.label[some]
-            true = z.gather(1, label.unsqueeze(1)).squeeze(1)
-            parts.append(torch.stack([*kernels(z).sums(z, label), true]))
-            if len(z) == len(self.label) and layer.wants_any:
+            labels = self.labels[:, some]
+            sums = [torch.stack(kernels(z).sums(z, label)) for label in labels]
+            parts.append(torch.cat([torch.stack(sums, 1), z.gather(1, labels.T).T.unsqueeze(0)]))
+            if len(z) == len(layer.features) and layer.wants_any:
                 held = z
-        largest, total, true = torch.cat(parts, 1)
-        norms = row_norms(layer.weight[self.label])
-        return torch.stack([largest + total.log(), true, norms]), (Once(held), largest, total, norms)
+        largest, total, true = torch.cat(parts, 2)
+        largest = largest.clamp(min=torch.finfo(largest.dtype).min)  # of one class there are no others: -inf
+        lengths = row_norms(layer.features)
+        class_lengths = row_norms(layer.weight[self.labels.flatten()]).view_as(largest)
+        numbers = torch.stack([largest, total.log(), true, lengths * class_lengths])
+        return numbers, (Once(held), largest, total, true, lengths, class_lengths)
 
     def backward(self, layer: Layer, kept: Any, upstream: Tensor) -> Gradients:
-        once, largest, total, norms = kept
-        d_others, d_true, d_norms = upstream
-        slope = d_others / torch.where(total == 0, 1.0, total)  # with one class there are no others
-        put = label_kernels().put_slopes
+        once, largest, total, true, lengths, class_lengths = kept
+        _, d_others, d_true, d_norms = upstream
+        slope = d_others / torch.where(total == 0, 1.0, total)
+        base = largest.amin(0)  # no class but the labels has a larger logit
+        common = (slope * (base - largest).exp()).sum(0)
+        same = self.labels.unsqueeze(1) == self.labels  # (l, l, N): where the first's class is the second's label too
+        among_others = slope * (true.unsqueeze(1) - largest).exp()
+        at = torch.where(same, -d_others, among_others).sum(1)
+
+        def put(z: Tensor, some: slice) -> Tensor:
+            labels = self.labels[:, some]
+            label_kernels().put_slopes(z, labels[0], Kind.SOFTMAX, base[some], common[some], at[0, some])
+            return _narrow_rows(z.scatter_(1, labels[1:].T, at[1:, some].T), layer.weight.dtype)
+
         z: Tensor | None = once.take()
         if z is not None:
-            put(z, self.label, Kind.SOFTMAX, largest, slope, d_true)
-            found = Gradients.of_logits(layer, narrow(z, layer.weight.dtype))
+            found = Gradients.of_logits(layer, put(z, slice(None)))
         else:
             gradients = RowGradients(layer)
             for some, z in self._logits(layer):
-                put(z, self.label[some], Kind.SOFTMAX, largest[some], slope[some], d_true[some])
-                gradients.add(layer, some.start, some.stop, narrow(z, layer.weight.dtype))
+                gradients.add(layer, some.start, some.stop, put(z, some))
             found = gradients.finish(1.0)
-        if layer.wants_weight:
-            along = d_norms / torch.where(norms == 0, 1.0, norms)
-            sums = ClassSums(layer.weight, self.label)
-            sums.add(0, along.unsqueeze(1) * layer.weight[self.label])
-            found.weight = sums.add_to(found.weight)
+        self._add_margin(found, layer, d_true + d_others, d_norms, lengths, class_lengths)
         return found
+
+    def _add_margin(
+        self, found: Gradients, layer: Layer, d_true: Tensor, d_norms: Tensor, lengths: Tensor, class_lengths: Tensor
+    ) -> None:
+        """Add the gradient of the true logits and of the norms."""
+        features = None if found.features is None else found.features.to(lengths.dtype)
+        sums = ClassSums(layer.weight, self.labels.flatten()) if found.weight is not None else None
+        for i, label in enumerate(self.labels):
+            rows = layer.weight[label]
+            along = d_norms[i] * class_lengths[i] / torch.where(lengths == 0, 1.0, lengths)
+            if features is not None:
+                features += d_true[i].unsqueeze(1) * rows + along.unsqueeze(1) * layer.features
+            along = d_norms[i] * lengths / torch.where(class_lengths[i] == 0, 1.0, class_lengths[i])
+            if sums is not None:
+                sums.add(i * len(label), d_true[i].unsqueeze(1) * layer.features + along.unsqueeze(1) * rows)
+        found.features = features
+        found.weight = None if sums is None else sums.add_to(found.weight)
 
     def _logits(self, layer: Layer) -> Iterator[tuple[slice, Tensor]]:
         """Some samples and their logits, in memory that the next ones will take."""
-        N, K = len(self.label), len(layer.weight)
+        N, K = len(layer.features), len(layer.weight)
         buffer = torch.empty(min(self.size, N), padded(K), dtype=wide(layer.weight.dtype), device=layer.weight.device)
         for low, high in chunks(N, self.size):
             z, features = buffer[: high - low, :K], layer.features[low:high]
             for some in pieces(high - low, features.shape[1], K):
                 put_product(z[:, some], features.T, layer.weight[some].T)
             yield slice(low, high), z
+
+
+def _narrow_rows(z: Tensor, dtype: torch.dtype) -> Tensor:
+    """The gradient (n, K) of logits in the layer's dtype, each row at the beginning of a width."""
+    if z.dtype is dtype:
+        return z
+    if dtype is torch.float16:  # as in `narrow`, in place
+        limit = torch.finfo(dtype).max
+        z.clamp_(-limit, limit)
+    return torch.empty(len(z), padded(z.shape[1]), dtype=dtype, device=z.device)[:, : z.shape[1]].copy_(z)

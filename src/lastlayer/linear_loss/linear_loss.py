@@ -8,7 +8,8 @@ from torch import Tensor
 
 from lastlayer._rows import unit
 from lastlayer.linear_loss._function import fused
-from lastlayer.linear_loss._label_rows import by_kernels, is_one_label, takes
+from lastlayer.linear_loss._label_rows import by_kernels, takes
+from lastlayer.linear_loss._large_margin import takes_large_margin
 from lastlayer.linear_loss._paths import by_classes, by_rows
 from lastlayer.linear_loss._products import in_full_precision, wide
 from lastlayer.linear_loss._shards import Shard, read_shard
@@ -188,9 +189,10 @@ def _plan_of(name: str, features: Tensor, weight: Tensor, target: Target, module
         return Plan("dense", "few logits, and ordinary code to be transformed")
     probabilities = isinstance(target, Tensor) and target.is_floating_point() and target.dim() == 2
     found = choose(N, d, held, module, probabilities=probabilities, device=device)
-    fast = takes(target, name, module, features, held) or (
-        name == "large-margin" and is_one_label(target, features, held)
-    )
+    if name == "large-margin":
+        fast = takes_large_margin(target, module, features, held)
+    else:
+        fast = takes(target, name, module, features, held)
     if few and found.rows is not None and not fast:
         return Plan("dense", "few logits, and the kernels that the plan counts on do not take them")
     return found
