@@ -63,6 +63,17 @@ def test_a_mixed_pair_of_another_number_is_not_compiled_again() -> None:
 
 
 @pytest.mark.usefixtures("compiles")
+def test_layers_of_all_sorts_are_compiled() -> None:
+    """Of one function torch.compile makes no more than eight, for one row and for more of them."""
+    for k, dtype, kind, n in itertools.product([2, 5], [torch.float32, torch.bfloat16], ["index", "pair"], [1, 4]):
+        parts, labels = layer(n, k=k, dtype=dtype), target(kind, n, k)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # such as that it fell back
+            found = linear_loss(*parts[:2], labels, "ce", plan=rows(4))
+        torch.testing.assert_close(found, dense(make("ce", k), [*parts[:2], None], labels), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.usefixtures("compiles")
 @pytest.mark.parametrize("name", ["ce", "batch-ce"])
 def test_where_compiling_fails_eager_code_goes_on_and_says_so_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any, **__: Any) -> Any:

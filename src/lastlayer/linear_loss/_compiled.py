@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import warnings
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -30,6 +32,7 @@ class CompilationError(RuntimeError):
 
 BACKEND = "inductor"
 _compiled: dict[Any, RowFunction | None] = {}  # None where it failed
+_count = itertools.count()
 
 
 def pays(tensor: Tensor) -> bool:
@@ -107,17 +110,19 @@ def compiled(key: Any, function: RowFunction) -> RowFunction | None:
     """
     if key in _compiled:
         return _compiled[key]
-    # torch.compile counts recompilations by code object, and gives up after a few: each key gets one of its own.
-    function.__code__ = function.__code__.replace(co_name=f"{function.__name__}_{len(_compiled)}")
-    fast = torch.compile(function, fullgraph=True, backend=BACKEND)
+    made: dict[Any, RowFunction] = {}  # by all of the tensors but their number of rows
 
     def guarded(*arguments: Any) -> Any:
         rows = arguments[0].shape[0]
-        for tensor in tree_leaves(arguments):
-            if isinstance(tensor, Tensor) and tensor.dim() and tensor.shape[0] == rows:  # the last chunk may be smaller
+        tensors = [tensor for tensor in tree_leaves(arguments) if isinstance(tensor, Tensor)]
+        kinds = tuple((tensor.device, tensor.dtype, tensor.dim(), tensor.shape[1:]) for tensor in tensors)
+        if kinds not in made:
+            made[kinds] = torch.compile(_copy(function), fullgraph=True, backend=BACKEND)
+        for tensor in tensors:
+            if tensor.dim() and tensor.shape[0] == rows:  # the last chunk may be smaller
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
         try:
-            return fast(*arguments)
+            return made[kinds](*arguments)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
@@ -130,3 +135,9 @@ def compiled(key: Any, function: RowFunction) -> RowFunction | None:
 
     _compiled[key] = guarded
     return guarded
+
+
+def _copy(function: RowFunction) -> RowFunction:
+    """The function with code of its own: torch.compile counts recompilations by that, and gives up after a few."""
+    code = function.__code__.replace(co_name=f"{function.__name__}_{next(_count)}")
+    return FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)
