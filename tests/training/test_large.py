@@ -64,10 +64,10 @@ def test_the_large_margin_head_anneals_as_it_does_in_the_plain_way(
     torch.manual_seed(0)
     module, layer = losses.create("large-margin", K), heads.LargeMarginHead(D, K, margin=2, lam=(3.0, 0.0))
     features, target = torch.randn(N, D, requires_grad=True), torch.randint(K, (N,))
-    for step in (1, 2):
+    for step in (0, 1):
         value, decided = judge(layer, module, features, target, None)
         assert decided.shape == (N,)
-        assert layer.step == step
+        assert layer.step == step + 1
         assert torch.equal(decided, (features @ layer.weight.T).argmax(1))
         expected = losses.large_margin(features, layer.weight, target, margin=2, lam=3.0 / (1 + 0.12 * step))
         torch.testing.assert_close(value, expected)
@@ -122,3 +122,14 @@ def test_more_logits_than_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decided.shape == (n,)
     assert head.weight.grad.isfinite().all()
     assert max(made.numel() for made in seen) < n * k / 1.5
+
+
+def test_few_logits_of_the_large_margin_head_anneal_as_the_head_itself_does() -> None:
+    torch.manual_seed(0)
+    trained, called = (heads.LargeMarginHead(D, K, margin=3, lam=(8.0, 0.0)) for _ in range(2))
+    called.load_state_dict(trained.state_dict())
+    features, target = torch.randn(5, D), torch.randint(K, (5,))
+    for _ in range(3):
+        value, _ = judge(trained, losses.create("large-margin", K), features, target, None)
+        torch.testing.assert_close(value, losses.cross_entropy(called(features, target), target))
+    assert trained.step == called.step == 3

@@ -23,8 +23,8 @@ def judge_by_parts(head: Head, loss: Loss, features: Tensor, target: Target) -> 
     if plan(len(features), head.in_features, head.num_classes, loss).path == "dense":
         return None
     if isinstance(head, LargeMarginHead):
-        head.step += 1
         loss = LargeMarginLoss(**{**loss.hyperparameters(), "margin": head.margin, "lam": head.lam})
+        head.step += 1
     multiplied = head.features(features)
     weight, bias = head.linear()
     value = linear_loss(multiplied, weight, target, loss, bias)

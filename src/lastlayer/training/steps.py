@@ -65,8 +65,8 @@ def judge(
             return by_parts
     logits = head(features)
     if isinstance(head, LargeMarginHead):
-        head.step += 1
         options = {**loss.hyperparameters(), "margin": head.margin, "lam": head.lam}
+        head.step += 1
         return large_margin(features, head.weight, target, **options), logits
     if taught is None:
         return loss(logits, target), logits
