@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from lastlayer import losses
-from lastlayer.linear_loss import linear_loss
+from lastlayer.linear_loss import Plan, linear_loss
 from tests.linear_loss.cases import (
     BATCH,
     PER_SAMPLE,
@@ -141,3 +141,17 @@ def test_autocast_multiplies_in_the_lower_precision() -> None:
             for a, b in zip(gradients(found, parts), gradients(expected, parts), strict=True):
                 assert a.dtype is torch.float32
                 torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["ce", "focal", "soft-margin", "large-margin"])
+@pytest.mark.parametrize("plan", [rows(3), classes(4)], ids=str)
+def test_large_logits_keep_their_digits(name: str, plan: Plan) -> None:
+    """Logits near 5003, exact in float32, in which a log-sum of theirs would be off by up to 2e-4."""
+    exact = [torch.eye(7).double().requires_grad_(), (5003 + 2 * torch.eye(7)).double().requires_grad_(), None]
+    parts = [p if p is None else p.detach().float().requires_grad_() for p in exact]
+    module = losses.LargeMarginLoss(margin=1) if name == "large-margin" else make(name, 7)
+    labels = torch.arange(7)
+    expected, value = dense(module, exact, labels), linear_loss(*parts[:2], labels, module, plan=plan)
+    torch.testing.assert_close(value.double(), expected, rtol=2e-6, atol=0)
+    wanted = torch.autograd.grad(expected, exact[1])[0]
+    torch.testing.assert_close(torch.autograd.grad(value, parts[1])[0].double(), wanted, rtol=1e-5, atol=1e-8)

@@ -291,13 +291,16 @@ def against_others(
         label = Labels(labels.index, torch.ones_like(labels.valid))  # alone, whole and unweighted
         tiles = Tiles(replace(batch, labels=(label,), class_weight=None), size, weight.shape[0], others=True)
         found = statistics(tiles, features, weight, bias, factor)
-        others, true = found.log_sum + found.largest, (found.dot + found.largest) / scale
         if isinstance(module, LargeMarginLoss):
             norms = row_norms(features) * row_norms(weight[index])
-            part = softplus(others - shrink(true, norms, options["margin"], options["lam"]))
+            margined = shrink(found.dot + found.largest, norms, options["margin"], options["lam"])
+            part = softplus(found.log_sum - (margined - found.largest))
         else:
+            pair = torch.stack([found.dot, found.log_sum], 1)  # less the largest, of which differences know nothing
+            if isinstance(module, ArcMarginLoss):
+                pair = (pair + found.largest.unsqueeze(1)) / scale
             mine = {name: value for name, value in options.items() if name not in ("weight", "ignore_index")}
-            part = type(module).function(torch.stack([true, others / scale], 1), zero, **{**mine, "reduction": "none"})
+            part = type(module).function(pair, zero, **{**mine, "reduction": "none"})
         value = value + batch.counted_part(labels, part)
     return torch.as_tensor(value)
 
