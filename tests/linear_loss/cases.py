@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -25,6 +26,11 @@ WEIGHT = torch.linspace(0.2, 2.0, K, dtype=torch.float64)
 WHOLE = Plan("dense", "test")
 PLANS = [Plan("rows", "chunks", rows=4), Plan("rows", "one chunk", rows=100)]  # for the kernels
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where they run
+BY_KERNELS = [
+    pytest.mark.usefixtures("kernels_anywhere"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),  # numpy's, of 0 / 0
+]
+every_plan = pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.why)
 
 
 def rows(size: int) -> Plan:
@@ -45,6 +51,12 @@ def layer(n: int = N, d: int = D, k: int = K, seed: int = 0, dtype: torch.dtype 
     generator = torch.Generator().manual_seed(seed)
     shapes = ((n, d), (k, d), (k,))
     return [torch.randn(s, generator=generator, dtype=torch.float64).to(dtype).requires_grad_() for s in shapes]
+
+
+def on_device() -> tuple[list[Any], Tensor]:
+    """A small layer in float32 and labels, where the kernels run."""
+    parts = [p.to(DEVICE).detach().requires_grad_() for p in layer(6, D, K, dtype=torch.float32)]
+    return parts, target("index", 6, K).to(DEVICE)
 
 
 def layer_for(name: str, biased: bool = True) -> list[Tensor | None]:

@@ -12,13 +12,10 @@ pytest.importorskip("triton")
 
 from lastlayer import losses
 from lastlayer.linear_loss import Plan, _compiled, _kernels, _margins, _rows, _sums, linear_loss
-from tests.linear_loss.cases import DEVICE, assert_same, dense, gradients, layer, make, target
+from tests.linear_loss.cases import BY_KERNELS, DEVICE, assert_same, dense, gradients, layer, make, target
 
 N, D, K = 11, 5, 37
-pytestmark = [
-    pytest.mark.usefixtures("kernels_anywhere"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),  # numpy's, of 0 / 0
-]
+pytestmark = BY_KERNELS
 WEIGHT = torch.linspace(0.2, 2.0, K)
 ROWS = Plan("rows", "test", rows=4)
 

@@ -23,14 +23,11 @@ pytest.importorskip("triton")
 
 from lastlayer import losses
 from lastlayer.linear_loss import Plan, _label_kernels, _label_losses, _units, linear_loss
-from tests.linear_loss.cases import DEVICE, PLANS, dense, gradients, layer, make, target
+from tests.linear_loss.cases import BY_KERNELS, DEVICE, PLANS, dense, gradients, layer, make, target
 
 N, D, K = 6, 5, 37
 NAMES = list(_label_losses.FORMS)
-pytestmark = [
-    pytest.mark.usefixtures("kernels_anywhere"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),  # numpy's, of 0 / 0
-]
+pytestmark = BY_KERNELS
 
 
 def of_logits(name: str, z: torch.Tensor, y: torch.Tensor, plan: Plan, **options: Any) -> tuple[Any, Any, Any, Any]:

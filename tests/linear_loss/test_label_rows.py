@@ -17,26 +17,17 @@ pytest.importorskip("triton")
 
 from lastlayer import losses
 from lastlayer.linear_loss import Plan, _compiled, _kernels, _label_kernels, linear_loss
-from tests.linear_loss.cases import DEVICE, PLANS, dense, layer, make, target
+from tests.linear_loss.cases import BY_KERNELS, DEVICE, PLANS, dense, every_plan, make, on_device
 
 N, D, K = 6, 5, 7
-pytestmark = [
-    pytest.mark.usefixtures("kernels_anywhere"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),  # numpy's, of 0 / 0
-]
-every_plan = pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.why)
-
-
-def parts_and_labels() -> tuple[list[Any], torch.Tensor]:
-    parts = [p.to(DEVICE).detach().requires_grad_() for p in layer(N, D, K, dtype=torch.float32)]
-    return parts, target("index", N, K).to(DEVICE)
+pytestmark = BY_KERNELS
 
 
 @every_plan
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_the_loss_can_be_written_to(reduction: str, plan: Plan) -> None:
     """As training loops do: loss += penalty, loss /= steps."""
-    parts, labels = parts_and_labels()
+    parts, labels = on_device()
     module = losses.SoftLogitNormLoss(reduction=reduction)
     value = linear_loss(*parts[:2], labels, module, parts[2], plan=plan)
     expected = dense(module, parts, labels)
@@ -51,7 +42,7 @@ def test_the_loss_can_be_written_to(reduction: str, plan: Plan) -> None:
 @every_plan
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_a_target_that_changed_before_the_backward_pass_is_an_error(reduction: str, plan: Plan) -> None:
-    parts, labels = parts_and_labels()
+    parts, labels = on_device()
     value = linear_loss(*parts[:2], labels, losses.CrossEntropyLoss(reduction=reduction), plan=plan)
     labels.zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -61,7 +52,7 @@ def test_a_target_that_changed_before_the_backward_pass_is_an_error(reduction: s
 @every_plan
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_class_weights_that_changed_since_are_those_of_the_forward_pass(reduction: str, plan: Plan) -> None:
-    parts, labels = parts_and_labels()
+    parts, labels = on_device()
     module = losses.CrossEntropyLoss(weight=torch.linspace(0.5, 2.0, K), reduction=reduction).to(DEVICE)
     wanted = torch.autograd.grad(dense(module, [*parts[:2], None], labels).sum(), parts[:2])
     value = linear_loss(*parts[:2], labels, module, plan=plan).sum()
@@ -73,7 +64,7 @@ def test_class_weights_that_changed_since_are_those_of_the_forward_pass(reductio
 
 @every_plan
 def test_no_label_is_ignored(plan: Plan) -> None:
-    parts, labels = parts_and_labels()
+    parts, labels = on_device()
     module = losses.CrossEntropyLoss(ignore_index=None)
     value = linear_loss(*parts[:2], labels, module, parts[2], plan=plan)
     torch.testing.assert_close(value, dense(module, parts, labels))
@@ -85,7 +76,7 @@ def test_no_label_is_ignored(plan: Plan) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_numbers_of_classes_are_float32_whatever_the_default_is(dtype: torch.dtype) -> None:
-    parts, labels = parts_and_labels()
+    parts, labels = on_device()
     modules = [
         losses.CrossEntropyLoss(weight=torch.linspace(0.511, 2.0, K)).to(DEVICE),
         losses.LogitAdjustedLoss(counts=1001 * torch.arange(1, K + 1)).to(DEVICE),
@@ -100,7 +91,7 @@ def test_numbers_of_classes_are_float32_whatever_the_default_is(dtype: torch.dty
 
 
 def test_a_class_without_samples_is_an_error_where_values_may_be_read() -> None:
-    parts, labels = parts_and_labels()
+    parts, labels = on_device()
     module = losses.LogitAdjustedLoss(counts=torch.arange(K)).to(DEVICE)
     with losses.check_labels(), pytest.raises(ValueError, match="counts must be positive"):
         linear_loss(*parts[:2], labels, module, plan=PLANS[1])
@@ -108,7 +99,7 @@ def test_a_class_without_samples_is_an_error_where_values_may_be_read() -> None:
 
 @pytest.mark.parametrize("normalized", [False, True])
 def test_transforms_are_refused_in_words(normalized: bool) -> None:
-    (h, w, _), labels = parts_and_labels()
+    (h, w, _), labels = on_device()
     with pytest.raises(RuntimeError, match="plan 'dense' has it"):
         torch.func.grad(lambda x: linear_loss(x, w, labels, "ce", normalized=normalized, plan=PLANS[0]))(h.detach())
 
@@ -118,7 +109,7 @@ def test_transforms_are_refused_in_words(normalized: bool) -> None:
 @pytest.mark.parametrize("name", ["ce", "batch-max-margin"])
 @pytest.mark.filterwarnings("error:linear_loss")
 def test_code_under_torch_compile_leaves_the_kernels_alone(name: str, normalized: bool, plan: Plan) -> None:
-    (h, w, _), labels = parts_and_labels()
+    (h, w, _), labels = on_device()
     torch._dynamo.reset()
     _compiled._kernels_on.cache_clear()
     step = torch.compile(
@@ -139,7 +130,7 @@ def test_few_logits_that_the_kernels_do_not_take_are_dense(monkeypatch: pytest.M
     module = sys.modules["lastlayer.linear_loss.linear_loss"]  # its name is that of the function
     monkeypatch.setattr(module, "choose", lambda *_, **__: PLANS[0])
     monkeypatch.setattr(module, "by_rows", lambda *_: pytest.fail("not dense"))
-    (h, w, _), labels = parts_and_labels()
+    (h, w, _), labels = on_device()
     class_weight = torch.nn.Parameter(torch.linspace(0.5, 2.0, K, device=DEVICE))
     learnable = losses.FocalLoss(weight=class_weight)
     for loss, given, dtype in (
@@ -169,7 +160,7 @@ def test_kernels_are_launched_on_the_device_of_the_features(plan: Plan, monkeypa
         launch = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *given: (launched.append((name, [*current])), launch(*given))[1])
 
-    parts, labels = parts_and_labels()
+    parts, labels = on_device()
     _compiled._kernels_on.cache_clear()
     monkeypatch.setattr(torch.cuda, "device_of", device_of)
     for module, name in ((_kernels, "times"), (_kernels, "unit"), (_label_kernels, "put_numbers")):
@@ -185,7 +176,7 @@ def test_a_loss_of_the_users_own_with_a_name_of_ours() -> None:
     class ce(losses.Loss):
         function = staticmethod(losses.mse)
 
-    parts, labels = parts_and_labels()
+    parts, labels = on_device()
     with torch.no_grad():
         value = linear_loss(*parts[:2], labels, ce(), parts[2], plan=PLANS[0])
         torch.testing.assert_close(value, losses.mse(parts[0] @ parts[1].T + parts[2], labels))
@@ -199,7 +190,7 @@ def test_rows_of_few_classes_are_not_for_kernels(name: str, plan: Plan, monkeypa
     for kernel in ("sums", "best"):
         monkeypatch.setattr(_kernels, kernel, lambda *_: pytest.fail("by kernels"))
     monkeypatch.setattr(_label_kernels, "put_gradient", lambda *_: pytest.fail("by kernels"))
-    parts, labels = parts_and_labels()
+    parts, labels = on_device()
     parts = [*parts[:2], None]
     module = make(name, K).to(DEVICE)
     value, expected = linear_loss(*parts[:2], labels, module, plan=plan), dense(module, parts, labels)

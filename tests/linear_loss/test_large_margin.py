@@ -12,19 +12,10 @@ pytest.importorskip("triton")
 
 from lastlayer import losses
 from lastlayer.linear_loss import Plan, _function, _large_margin, _rows, _sums, linear_loss
-from tests.linear_loss.cases import DEVICE, PLANS, gradients, layer, target
+from tests.linear_loss.cases import BY_KERNELS, DEVICE, PLANS, every_plan, gradients, layer, on_device, target
 
 N, D, K = 6, 5, 7
-pytestmark = [
-    pytest.mark.usefixtures("kernels_anywhere"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),  # numpy's, of 0 / 0
-]
-every_plan = pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.why)
-
-
-def parts_and_labels() -> tuple[list[Any], torch.Tensor]:
-    parts = [p.to(DEVICE).detach().requires_grad_() for p in layer(N, D, K, dtype=torch.float32)[:2]]
-    return parts, target("index", N, K).to(DEVICE)
+pytestmark = BY_KERNELS
 
 
 @pytest.mark.parametrize("size", [4, 100], ids=["chunks", "one chunk"])
@@ -59,7 +50,7 @@ def test_values_and_gradients(options: dict[str, Any], reduction: str, kind: str
 @pytest.mark.parametrize("size", [4, 100], ids=["chunks", "one chunk"])
 def test_one_class_of_no_samples_and_of_a_learnable_number(size: int) -> None:
     plan = Plan("rows", "test", rows=size)
-    parts, labels = parts_and_labels()
+    (*parts, _), labels = on_device()
     lam = torch.tensor(0.5, requires_grad=True, device=DEVICE)
     module = losses.LargeMarginLoss(lam=lam)
     wanted = torch.autograd.grad(module(*parts[:2], labels), lam)
@@ -73,7 +64,7 @@ def test_one_class_of_no_samples_and_of_a_learnable_number(size: int) -> None:
 
 @pytest.mark.parametrize("size", [4, 100], ids=["chunks", "one chunk"])
 def test_half_precision_multiplies_as_a_layer_does(size: int) -> None:
-    parts, labels = parts_and_labels()
+    (*parts, _), labels = on_device()
     half = [p.detach().bfloat16().requires_grad_() for p in parts[:2]]
     exact = [p.detach().double().requires_grad_() for p in half]
     module = losses.LargeMarginLoss(margin=2, lam=1.0)
@@ -117,7 +108,7 @@ def test_large_logits_keep_their_differences(plan: Plan) -> None:
 
 @every_plan
 def test_a_mixed_pair_shares_its_logits(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    (h, w), _ = parts_and_labels()
+    (h, w, _), _ = on_device()
     pair = tuple(part.to(DEVICE) for part in target("pairs", N, K))
     products = []
     put = _large_margin.put_product
@@ -128,7 +119,7 @@ def test_a_mixed_pair_shares_its_logits(plan: Plan, monkeypatch: pytest.MonkeyPa
 
 @every_plan
 def test_rows_of_a_half_precision_gradient_begin_a_width(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts, labels = parts_and_labels()
+    (*parts, _), labels = on_device()
     h, w = (p.detach().bfloat16().requires_grad_() for p in parts)
     strides = []
     product = _function.input_gradient
@@ -143,7 +134,7 @@ def test_few_logits_follow_the_plan_but_where_a_gradient_would_be_lacking(monkey
     monkeypatch.setattr(module, "choose", lambda *_, **__: PLANS[0])
     by_rows, asked = module.by_rows, []
     monkeypatch.setattr(module, "by_rows", lambda *given: (asked.append(given), by_rows(*given))[1])
-    (h, w), labels = parts_and_labels()
+    (h, w, _), labels = on_device()
     class_weight = torch.nn.Parameter(torch.linspace(0.5, 2.0, K, device=DEVICE))
     share = torch.full((N,), 0.3, device=DEVICE, requires_grad=True)
     for weight, given, rows in (
