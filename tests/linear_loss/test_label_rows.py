@@ -19,7 +19,7 @@ from lastlayer import losses
 from lastlayer.linear_loss import Plan, _compiled, _kernels, _label_kernels, linear_loss
 from tests.linear_loss.cases import BY_KERNELS, DEVICE, PLANS, dense, every_plan, make, on_device
 
-N, D, K = 6, 5, 7
+K = 7
 pytestmark = BY_KERNELS
 
 

@@ -166,7 +166,8 @@ def _in_parts(
 
 
 # torch.compile around a step leaves it alone: a launch of kernels, and what is chosen by values, are not for tracing.
-_untraced_parts = torch._disable_dynamo(_in_parts)  # type: ignore[attr-defined]  # unlike torch.compiler.disable, imports the compiler when called
+# Unlike torch.compiler.disable this imports the compiler when it is called, not here.
+_untraced_parts = torch._disable_dynamo(_in_parts)  # type: ignore[attr-defined]
 
 
 def _check_loss(name: str, module: Loss, bias: Tensor | None, plan: Plan | None) -> None:
