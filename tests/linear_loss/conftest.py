@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
-
-from lastlayer.linear_loss._function import Layer
 
 
 @pytest.fixture(scope="module")
@@ -17,21 +16,30 @@ def kernels_anywhere() -> Iterator[None]:
     Products are split at any size, and what lies between rows is no number.
     """
     pytest.importorskip("triton")
-    from lastlayer.linear_loss import _batch, _compiled, _kernels, _label_rows, _margins, _products, _rows
+    from lastlayer.linear_loss import (
+        _batch,
+        _compiled,
+        _kernels,
+        _label_rows,
+        _large_margin,
+        _margins,
+        _products,
+        _rows,
+    )
 
-    empty = _rows.logits_buffer
+    empty = _products.empty_rows
 
-    def buffer(layer: Layer, rows: int) -> torch.Tensor:
-        found = empty(layer, rows)
-        found.as_strided((rows, found.stride(0)), found.stride()).fill_(float("nan"))
+    def strange(n: int, *like: Any) -> torch.Tensor:
+        found = empty(n, *like)
+        found.as_strided((n, found.stride(0)), found.stride()).fill_(float("nan"))
         return found
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_kernels, "BLOCK", 16)
         patch.setattr(_products, "SPLIT_PAYS", 0)
         patch.setattr(_compiled, "NARROW", 0)
-        for user in (_batch, _label_rows, _margins, _rows):
-            patch.setattr(user, "logits_buffer", buffer)
+        for user in (_batch, _label_rows, _large_margin, _margins, _rows):
+            patch.setattr(user, "empty_rows", strange)
         for module in (_compiled, _rows):
             patch.setattr(module, "pays", lambda tensor: True)
         yield

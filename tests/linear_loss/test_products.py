@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from lastlayer.linear_loss import Plan, _classes, _products, linear_loss
 from lastlayer.linear_loss._function import Layer
-from lastlayer.linear_loss._products import WIDTH, add_product, input_gradient, padded, pieces, put_product
-from lastlayer.linear_loss._rows import logits_buffer, logits_into
+from lastlayer.linear_loss._products import WIDTH, add_product, empty_rows, input_gradient, padded, pieces, put_product
+from lastlayer.linear_loss._rows import logits_into
 from lastlayer.linear_loss.plan import tile
 from tests.linear_loss.cases import BATCH, DEVICE, assert_same, classes, dense, layer, make, rows, target
 
@@ -84,7 +84,7 @@ def test_logits_in_place(K: int, dtype: torch.dtype, biased: bool, transposed: b
     h, w, b = (torch.randn(s).to(DEVICE, dtype) for s in ((N, D), (K, D), (K,)))
     bias = b if biased else None
     part = Layer(h, w.T.contiguous().T if transposed else w, bias)
-    buffer = logits_buffer(part, N)
+    buffer = empty_rows(N, part.weight)
     memory = buffer.as_strided((N, padded(K)), (padded(K), 1)).fill_(7.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lastlayer.linear_loss._compiled import CompilationError, compiled, pays, row_kernels
 from lastlayer.linear_loss._function import Gradients, Layer
-from lastlayer.linear_loss._products import narrow, wide
-from lastlayer.linear_loss._rows import Once, logits_buffer, logits_into
+from lastlayer.linear_loss._products import empty_rows, narrow, wide
+from lastlayer.linear_loss._rows import Once, logits_into
 from lastlayer.linear_loss._sums import RowGradients
 from lastlayer.linear_loss._target import Batch, chunks
 from lastlayer.losses._module import at_least_float32
@@ -47,7 +47,7 @@ class BatchCrossEntropy:
         reference: Tensor | None = None
         total, true, mass = (torch.zeros((), dtype=dtype, device=h.device) for _ in range(3))
         seen = []
-        buffer = logits_buffer(layer, min(self.size, N))
+        buffer = empty_rows(min(self.size, N), layer.weight)
         step = compiled("batch cross-entropy", exponentials) if pays(h) else None
         for low, high in chunks(N, self.size):
             z = logits_into(buffer[: high - low], layer, low, high)
@@ -99,7 +99,7 @@ class BatchCrossEntropy:
     def _at_once(self, layer: Layer, fast: Any, index: Tensor) -> tuple[Tensor, tuple[RowGradients, Tensor] | None]:
         """Labels in one chunk: the whole sum is known before the gradient is written, which is then exact."""
         N = layer.features.shape[0]
-        z = logits_into(logits_buffer(layer, N), layer, 0, N)
+        z = logits_into(empty_rows(N, layer.weight), layer, 0, N)
         label, true = index.squeeze(1), z.gather(1, index).squeeze(1).float()
         largest, sums = fast.sums(z, label)
         top = torch.maximum(largest, true).max()

@@ -22,7 +22,7 @@ from lastlayer.losses._classes import softplus
 from lastlayer.losses._target import Labels
 from lastlayer.losses.large_margin import row_norms, shrink
 
-MANY = 4096  # classes
+MANY = 4096  # classes, of which a tile more is little
 
 
 @dataclass(frozen=True)

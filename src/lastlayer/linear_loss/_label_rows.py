@@ -11,7 +11,8 @@ from torch import Tensor
 from lastlayer.linear_loss._compiled import label_kernels, row_kernels
 from lastlayer.linear_loss._function import Gradients, Layer
 from lastlayer.linear_loss._label_losses import LINES, RowLoss, has_form, row_loss
-from lastlayer.linear_loss._rows import Once, logits_buffer, logits_into
+from lastlayer.linear_loss._products import empty_rows
+from lastlayer.linear_loss._rows import Once, logits_into
 from lastlayer.linear_loss._sums import RowGradients
 from lastlayer.linear_loss._target import chunks
 from lastlayer.linear_loss.plan import SPARSE, SPARSE_PAYS
@@ -70,7 +71,7 @@ class OneChunk:
 
     def _logits(self, layer: Layer) -> Tensor:
         N = len(layer.features)
-        return logits_into(logits_buffer(layer, N), layer, 0, N)
+        return logits_into(empty_rows(N, layer.weight), layer, 0, N)
 
 
 class Chunks:
@@ -103,7 +104,7 @@ class Chunks:
 
     def _logits(self, layer: Layer) -> Iterator[tuple[slice, Tensor]]:
         """Some samples and their logits, in memory that the next ones will take."""
-        buffer = logits_buffer(layer, self.size)
+        buffer = empty_rows(self.size, layer.weight)
         for low, high in chunks(len(layer.features), self.size):
             yield slice(low, high), logits_into(buffer[: high - low], layer, low, high)
 

@@ -12,7 +12,7 @@ from lastlayer.linear_loss._compiled import kernels, label_kernels, row_kernels
 from lastlayer.linear_loss._function import Gradients, Layer, fused
 from lastlayer.linear_loss._label_losses import Kind
 from lastlayer.linear_loss._picked import ClassSums
-from lastlayer.linear_loss._products import padded, pieces, put_product, wide
+from lastlayer.linear_loss._products import empty_rows, narrow, pieces, put_product, wide
 from lastlayer.linear_loss._rows import Once
 from lastlayer.linear_loss._sums import RowGradients
 from lastlayer.linear_loss._target import Batch, chunks
@@ -85,7 +85,9 @@ class Numbers:
         def put(z: Tensor, some: slice) -> Tensor:
             labels = self.labels[:, some]
             label_kernels().put_slopes(z, labels[0], Kind.SOFTMAX, base[some], common[some], at[0, some])
-            return _narrow_rows(z.scatter_(1, labels[1:].T, at[1:, some].T), layer.weight.dtype)
+            z = z.scatter_(1, labels[1:].T, at[1:, some].T)
+            w = layer.weight
+            return z if z.dtype is w.dtype else narrow(z, w.dtype, out=empty_rows(len(z), w))
 
         z: Tensor | None = once.take()
         if z is not None:
@@ -118,19 +120,9 @@ class Numbers:
     def _logits(self, layer: Layer) -> Iterator[tuple[slice, Tensor]]:
         """Some samples and their logits, in memory that the next ones will take."""
         N, K = len(layer.features), len(layer.weight)
-        buffer = torch.empty(min(self.size, N), padded(K), dtype=wide(layer.weight.dtype), device=layer.weight.device)
+        buffer = empty_rows(min(self.size, N), layer.weight, wide(layer.weight.dtype))
         for low, high in chunks(N, self.size):
-            z, features = buffer[: high - low, :K], layer.features[low:high]
+            z, features = buffer[: high - low], layer.features[low:high]
             for some in pieces(high - low, features.shape[1], K):
                 put_product(z[:, some], features.T, layer.weight[some].T)
             yield slice(low, high), z
-
-
-def _narrow_rows(z: Tensor, dtype: torch.dtype) -> Tensor:
-    """The gradient (n, K) of logits in the layer's dtype, each row at the beginning of a width."""
-    if z.dtype is dtype:
-        return z
-    if dtype is torch.float16:  # as in `narrow`, in place
-        limit = torch.finfo(dtype).max
-        z.clamp_(-limit, limit)
-    return torch.empty(len(z), padded(z.shape[1]), dtype=dtype, device=z.device)[:, : z.shape[1]].copy_(z)

@@ -11,8 +11,8 @@ from lastlayer.linear_loss._compiled import label_kernels, pays, row_kernels
 from lastlayer.linear_loss._function import Gradients, Layer
 from lastlayer.linear_loss._label_losses import Kind
 from lastlayer.linear_loss._picked import ClassSums
-from lastlayer.linear_loss._products import add_product, input_gradient, logits_of, wide
-from lastlayer.linear_loss._rows import Once, logits_buffer, logits_into
+from lastlayer.linear_loss._products import add_product, empty_rows, input_gradient, logits_of, wide
+from lastlayer.linear_loss._rows import Once, logits_into
 from lastlayer.linear_loss._target import Batch, chunks
 from lastlayer.linear_loss.plan import SPARSE_PAYS, eager_rows
 from lastlayer.losses import Loss
@@ -38,7 +38,7 @@ class Margins:
     def forward(self, layer: Layer) -> tuple[Tensor, Any]:
         N = layer.features.shape[0]
         found: list[list[tuple[Tensor, ...]]] = [[] for _ in self.batch.labels]
-        buffer = logits_buffer(layer, min(self.size, N))
+        buffer = empty_rows(min(self.size, N), layer.weight)
         found_kernels = row_kernels(layer.features, len(layer.weight))
         held: Once[Tensor] | None = None
         for low, high in chunks(N, self.size):
@@ -115,7 +115,7 @@ class Margins:
         N = len(layer.features)
         z = held.take()
         if z is None:  # a graph that is kept asks again
-            z = logits_into(logits_buffer(layer, N), layer, 0, N)
+            z = logits_into(empty_rows(N, layer.weight), layer, 0, N)
         pairs, _, ties = part
         label, largest = self.batch.labels[0].index.squeeze(1), pairs.detach()[:, 1]
         label_kernels().put_slopes(z, label, Kind.HINGE, largest, slope[:, 1] / ties.clamp(min=1), slope[:, 0])

@@ -10,9 +10,8 @@ from torch import Tensor
 from lastlayer.linear_loss import _classes, _sampled, _spherical
 from lastlayer.linear_loss._batch import BatchCrossEntropy
 from lastlayer.linear_loss._binary import BinaryCrossEntropy
-from lastlayer.linear_loss._compiled import row_kernels
 from lastlayer.linear_loss._function import Layer, fused
-from lastlayer.linear_loss._large_margin import large_margin
+from lastlayer.linear_loss._large_margin import large_margin, takes_large_margin
 from lastlayer.linear_loss._margins import Margins
 from lastlayer.linear_loss._products import wide
 from lastlayer.linear_loss._rows import RowChunks
@@ -61,7 +60,7 @@ def by_rows(
         _check_numbers(module, features, weight.shape[0])
         return fused(Margins(module, batch, size), features, weight, bias)
     more = _refuse_gradients(module, batch, "rows", set(module.hyperparameters()))
-    if name == "large-margin" and batch.labels and len(features) and row_kernels(features, len(weight)) is not None:
+    if name == "large-margin" and takes_large_margin(batch.target, module, features, len(weight)):
         return large_margin(module, batch, size, features, weight)
     return fused(RowChunks(module, batch, size, more), features, weight, bias, *more)
 

@@ -19,6 +19,12 @@ def padded(K: int) -> int:
     return -(-K // WIDTH) * WIDTH
 
 
+def empty_rows(n: int, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Room for logits (n, K) of a weight (K, d), or for their gradient, in its dtype if none is said."""
+    K = like.shape[0]
+    return torch.empty(n, padded(K), dtype=dtype or like.dtype, device=like.device)[:, :K]
+
+
 def pieces(n: int, d: int, K: int) -> list[slice]:
     """The K columns of a product of n d K, whole widths of them and the few left over.
 
@@ -41,12 +47,12 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-def narrow(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Gradients in the dtype of the input they belong to; float16 is held within its finite range."""
+def narrow(values: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
+    """Gradients in the dtype of the input they belong to, or in out; float16 is held within its finite range."""
     if dtype is torch.float16 and values.dtype is not dtype:
         limit = torch.finfo(dtype).max
         values = values.clamp(-limit, limit)
-    return values.to(dtype)
+    return values.to(dtype) if out is None else out.copy_(values)
 
 
 def put_product(total: Tensor, left: Tensor, right: Tensor) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lastlayer.linear_loss._compiled import CompilationError, losses_and_gradient, pays, tensors_of
 from lastlayer.linear_loss._function import Gradients, Layer
-from lastlayer.linear_loss._products import logits_of, padded, pieces, wide
+from lastlayer.linear_loss._products import empty_rows, logits_of, pieces, wide
 from lastlayer.linear_loss._sums import RowGradients
 from lastlayer.linear_loss._target import Batch, chunks, rows_of
 from lastlayer.linear_loss.plan import eager_rows
@@ -71,7 +71,7 @@ class RowChunks:
         """One loss a sample; its gradient, times the upstream number of each sample, goes into the gradients."""
         N = layer.features.shape[0]
         fast = self._fast(layer) if gradients is not None else None
-        buffer = None if fast is None else logits_buffer(layer, min(self.size, N))
+        buffer = None if fast is None else empty_rows(min(self.size, N), layer.weight)
         values = []
         for low, high in chunks(N, self._rows(layer, fast is not None)):
             if fast is not None and gradients is not None and buffer is not None:
@@ -134,12 +134,6 @@ class RowChunks:
         extra = found[len(leaves) :]
         gradients.more = [a + b for a, b in zip(gradients.more, extra, strict=True)] if gradients.more else list(extra)
         return per_sample.detach()
-
-
-def logits_buffer(layer: Layer, rows: int) -> Tensor:
-    """Room for the logits of a chunk, and then for their gradient, in the layer's dtype; each row begins a width."""
-    K = layer.weight.shape[0]
-    return torch.empty(rows, padded(K), dtype=layer.weight.dtype, device=layer.weight.device)[:, :K]
 
 
 def logits_into(buffer: Tensor, layer: Layer, low: int, high: int) -> Tensor:
