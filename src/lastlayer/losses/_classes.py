@@ -128,9 +128,11 @@ def evaluate(problem: Problem, loss: Callable[[Selection], Tensor], label_smooth
         return values if weight is None else values * at(weight)
 
     if problem.probabilities is not None:
-        smooth = (1 - label_smoothing) * problem.probabilities + label_smoothing / problem.logits.shape[1]
+        shares = problem.probabilities
+        if label_smoothing:
+            shares = (1 - label_smoothing) * shares + label_smoothing / problem.logits.shape[1]
         every = AtEveryClass()
-        per_sample = (smooth * weighted(every, loss(every))).sum(1)
+        per_sample = (shares * weighted(every, loss(every))).sum(1)
         return problem.reduce(per_sample, normaliser(problem))
 
     per_class = loss(AtEveryClass()) if label_smoothing else None

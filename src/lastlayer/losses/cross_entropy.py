@@ -60,21 +60,21 @@ def cross_entropy(
 
 
 def softmax_cross_entropy(problem: Problem, scores: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy of scores made from the problem's logits; torch's own kernels wherever it has the target's form."""
-    if problem.probabilities is None and len(problem.labels) == 2:
+    """Cross-entropy of scores made from the problem's logits; of one label a sample by torch's own kernels.
+
+    Torch's loss of class probabilities is no kernel but a sum of products, and torch 2.11 fails to compile it.
+    """
+    if len(problem.labels) != 1:  # class probabilities or a mixed pair
         log_p = F.log_softmax(scores, dim=1)
         return evaluate(problem, lambda at: -at(log_p), label_smoothing)
-    if problem.probabilities is not None:
-        target, ignored = problem.probabilities, -100
-    else:
-        (labels,) = problem.labels
-        ignored = -1
-        target = labels.index.squeeze(1).masked_fill(~labels.valid, ignored)
+    (labels,) = problem.labels
+    ignored = -1
+    index = labels.index.squeeze(1).masked_fill(~labels.valid, ignored)
     # torch's own weighted mean of a smoothed loss selects the valid labels, which makes the host wait for the device.
     divide = label_smoothing and problem.weight is not None and problem.reduction == "mean"
     loss = F.cross_entropy(
         scores,
-        target,
+        index,
         weight=problem.weight,
         ignore_index=ignored,
         reduction="sum" if divide else problem.reduction,
