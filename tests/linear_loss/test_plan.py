@@ -44,9 +44,11 @@ def test_paths(sizes: tuple[int, int, int], loss: str, path: str) -> None:
         ((1024, 512, 1000), "ce", "dense", None),
         ((8192, 512, 1000), "ce", "rows", 8192),  # by kernels
         ((8192, 512, 1000), "mse", "rows", 8192),
-        ((2**20, 64, 16), "ce", "dense", None),  # a program a row would idle
+        ((2**18, 64, 63), "ce", "dense", None),  # a program a row would idle
+        ((2**18, 64, 64), "ce", "rows", 2**18),
         ((2**20, 64, 19), "ce", "rows", 2**20),
         ((8192, 512, 1000), "batch-ce", "dense", None),
+        ((8192, 512, 1000), "large-margin", "dense", None),
         ((8192, 2048, 32768), "ce", "rows", 8192),
         ((8192, 4096, 131072), "sln", "rows", 2048),
         ((256, 512, 1_000_000), "sln", "rows", 256),

@@ -22,7 +22,7 @@ FEWEST_CLASSES = 4096  # but needs some columns to be a product worth the name
 GPU_CHUNK = 2**28  # the same on a GPU, where a chunk is computed in place: 512 MiB in half precision, all that is held
 GPU_TILE = 2**25
 GPU_SMALL = 2**20  # and where a loss has kernels, they take fewer passes than the whole matrix from there on,
-NARROW = 128  # but for fewer classes than that: most of a program, which has a row, would idle
+NARROW = 64  # but for fewer classes than that: most of a program, which has a row, would idle
 FEWEST_ROWS = 512  # below, adding to the whole weight gradient once a chunk costs more than computing logits twice
 
 NEVER = {"kd": "the teacher's logits", "fn-kd": "the teacher's logits and features"}
@@ -72,8 +72,8 @@ def plan(
 
     On a GPU a chunk is computed in place, so there are 2^28 logits in one: rows if those are of 512 samples or of all;
     but of `large-margin` of class probabilities, whose chunks also read and write the whole weight, as above. A tile
-    has 2^25. Dense goes up to 2^20 logits only where a loss of labels has kernels: all but the batch losses, from 128
-    classes on.
+    has 2^25. Dense goes up to 2^20 logits only, from 64 classes on, where a loss of labels has kernels: all but the
+    batch losses; `large-margin`, whose kernels have many small steps between them, is dense up to 2^24 all the same.
 
     A loss that has no form by class tiles takes rows whatever their number; `why` says so.
 
@@ -104,7 +104,7 @@ def plan(
         raise ValueError(f"linear_loss has no place for {NEVER[name]}: call {name!r} on the logits instead")
     through_weight = name == "large-margin" and probabilities  # angles to all classes need more than the logits
     in_place = torch.device(device).type == "cuda" and not through_weight
-    by_kernels = in_place and K >= NARROW and (name in FORMS or name == "large-margin") and not probabilities
+    by_kernels = in_place and K >= NARROW and name in FORMS and not probabilities
     if by_kernels and GPU_SMALL < N * K <= SMALL:
         return Plan("rows", f"{N * K} logits; all rows of them fit a chunk", rows=N)
     if N * K <= SMALL:
