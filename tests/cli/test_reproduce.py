@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from lastlayer.cli import app
 from lastlayer.cli.reproduce import _only
-from lastlayer.papers import Row, Store, artifacts, claims, needs
+from lastlayer.papers import Row, Store, artifact, artifacts, claims, needs
 from lastlayer.runs import RunFolder
 
 
@@ -97,6 +97,20 @@ def test_columns_of_which_the_paper_prints_nothing_take_no_room_from_the_others(
     assert [head.strip() for head in heads.split("┃") if head.strip()] == titles
     assert "CIFAR100-LT" in made.output
     assert "…" not in made.output
+
+
+def test_a_table_wider_than_the_terminal_comes_in_parts_with_whole_numbers(call, tmp_path):
+    titles = artifact("all_losses.table").columns
+    measured = [spec.rstrip("%").rpartition("-")[2] for spec in titles.values()]
+    rows = [Row({"loss": "CE"}, seed, 20, dict.fromkeys(measured, 0.25 + seed / 1000)) for seed in range(3)]
+    Store(tmp_path / "results").add("all_losses.table", "small", rows)
+    made = CliRunner().invoke(app, ["reproduce", "all_losses.table", "--show", "--only=loss=CE"], env={"COLUMNS": "80"})
+    assert made.exit_code == 0, made.output
+    table = made.output.split("size small")[0]
+    values = [line for line in table.splitlines() if line.startswith("│ CE ")]
+    assert len(values) > 1
+    assert sum(line.count("(3)") for line in values) == len(titles)
+    assert max(map(len, table.splitlines())) <= 120
 
 
 def test_claims_are_judged_after_the_artifact_they_rest_on(call, tmp_path):

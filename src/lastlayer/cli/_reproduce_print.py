@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lastlayer.papers import Artifact, Observations, Store, Verdict
+    from lastlayer.papers import Artifact, Line, Observations, Store, Verdict
     from lastlayer.training import Trial
 
 _OUTCOME_STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yellow", "not run": "dim"}
@@ -21,33 +21,33 @@ def print_artifact(
 ) -> None:
     from rich.table import Table
 
+    from lastlayer.cli._parts import parts
     from lastlayer.papers import lines
 
     grid = artifact.grid(observed.size)
-    table = Table(title=f"{artifact.name} ({artifact.where}): {artifact.shows}", title_justify="left")
     found = [
         line
         for line in lines(artifact, observed)
         if all(line.labels.get(axis) in wanted for axis, wanted in only.items())
     ]
     axes = list(dict.fromkeys(name for line in found for name in line.labels))
-    columns = list(dict.fromkeys(title for line in found for title in line.entries))
-    printed = {title for line in found for title, entry in line.entries.items() if entry.published is not None}
-    for axis in axes:
-        table.add_column(axis, overflow="fold")  # a number or label cut short is another one
-    for title in columns:
-        table.add_column(title, justify="right", overflow="fold")
-        if title in printed:
-            table.add_column("published", justify="right", style="dim", overflow="fold")
-    for line in found:
-        cells = [line.labels.get(axis, "") for axis in axes]
-        for title in columns:
-            entry = line.entries.get(title)
-            ours = "" if entry is None else entry.missing or _value(entry.mean, entry.std, entry.count)
-            theirs = "" if entry is None or entry.published is None else _value(entry.published, entry.published_std)
-            cells += [ours, theirs] if title in printed else [ours]
-        table.add_row(*cells)
-    console.print(table)
+    names = [[axis, *(line.labels.get(axis, "") for line in found)] for axis in axes]
+    measured = [_columns(title, found) for title in dict.fromkeys(title for line in found for title in line.entries)]
+    room = console.width - 1 - sum(_width(column) for column in names)
+    title = f"{artifact.name} ({artifact.where}): {artifact.shows}"
+    for part in parts([sum(_width(column) for column in group) for group in measured], room):
+        table = Table(title=title, title_justify="left")
+        for column in names:
+            table.add_column(column[0], overflow="fold")  # a number or label cut short is another one
+        for ours, *theirs in (measured[index] for index in part):
+            table.add_column(ours[0], justify="right", overflow="fold")
+            for column in theirs:
+                table.add_column(column[0], justify="right", style="dim", overflow="fold")
+        shown = [*names, *(column for index in part for column in measured[index])]
+        for row in range(1, len(found) + 1):
+            table.add_row(*(column[row] for column in shown))
+        console.print(table)
+        title = ""
     if grid.note:
         console.print(f"size {observed.size}: {grid.note}", highlight=False)
     for name, choice in artifact.choices.items():
@@ -58,6 +58,20 @@ def print_artifact(
         counts = ", ".join([*named, *(["..."] if len(lost) > len(named) else [])])
         are = "1 run is no result" if len(lost) == 1 else f"{len(lost)} runs are no results"
         console.print(f"{are}: {counts}", style="red", highlight=False)
+
+
+def _columns(title: str, found: Sequence[Line]) -> list[list[str]]:
+    """A column of ours and, where the paper prints one, its own, each under its head."""
+    entries = [line.entries.get(title) for line in found]
+    ours = ["" if e is None else e.missing or _value(e.mean, e.std, e.count) for e in entries]
+    if all(e is None or e.published is None for e in entries):
+        return [[title, *ours]]
+    theirs = ["" if e is None or e.published is None else _value(e.published, e.published_std) for e in entries]
+    return [[title, *ours], ["published", *theirs]]
+
+
+def _width(column: Sequence[str]) -> int:
+    return max(map(len, column)) + 3  # a line and two blanks
 
 
 def _value(mean: float, std: float | None, count: int | None = None) -> str:

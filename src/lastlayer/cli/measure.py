@@ -159,6 +159,7 @@ def _print_table(snapshots: list[tuple[Path, dict[str, "Tensor"], dict[str, floa
     from rich.table import Table
     from rich.text import Text
 
+    from lastlayer.cli._parts import parts
     from lastlayer.measures import MEASURES
 
     arrows = {"higher": "↑", "lower": "↓", None: ""}
@@ -179,7 +180,7 @@ def _print_table(snapshots: list[tuple[Path, dict[str, "Tensor"], dict[str, floa
     stub = max(len(one.title) for one in shown.values()) + 1 + 2 * _GAP
     if not console.is_terminal:
         console.width = max(console.width, stub + sum(width + _GAP for width in widths))
-    for part in _parts(widths, console.width - stub):
+    for part in parts([width + _GAP for width in widths], console.width - stub + _GAP):
         table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
         table.add_column("measure", no_wrap=True)
         table.add_column("")
@@ -192,13 +193,3 @@ def _print_table(snapshots: list[tuple[Path, dict[str, "Tensor"], dict[str, floa
             meaning = [one.meaning] if len(snapshots) == 1 else []
             table.add_row(one.title, arrows[one.direction], *(cells[index][row] for index in part), *meaning)
         console.print(table)
-
-
-def _parts(widths: list[int], room: int) -> list[list[int]]:
-    """The columns in as few tables as fit."""
-    parts: list[list[int]] = [[]]
-    for index, width in enumerate(widths):
-        if parts[-1] and sum(widths[other] + _GAP for other in parts[-1]) + width > room:
-            parts.append([])
-        parts[-1].append(index)
-    return parts
