@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -134,6 +135,7 @@ def on_its_device(tensor: Tensor) -> torch.cuda.device_of:
     return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call]
 
 
-def in_full_precision(tensor: Tensor) -> torch.autocast:
+def in_full_precision(tensor: Tensor) -> AbstractContextManager[object]:
     """Turn autocast off: the products are in the dtype of their inputs already, and the sums must not be rounded."""
-    return torch.autocast(tensor.device.type, enabled=False)
+    device = tensor.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
