@@ -34,7 +34,9 @@ def open_set(
         OSCR  = the same sum over correctly classified i alone.
 
     OSCR is the area under the rate of correctly classified known samples against the rate of accepted unknown
-    ones, joined by straight lines over ties. Scores are compared as they are: no sigmoid, no softmax.
+    ones, joined by straight lines over ties. Scores are compared as they are: no sigmoid, no softmax. For the largest
+    softmax probability as score, which a common shift of a sample's logits does not change, give `log_softmax(1)` of
+    both logits.
 
     Args:
         known_logits: (Nk, K) of samples from the K known classes.
@@ -54,8 +56,9 @@ def open_set(
         TypeError: for labels that are not integers or logits that are not floating point.
 
     Paper: Dhamija et al., "Reducing Network Agnostophobia", 2018 (OSCR); Chen et al., "Adversarial Reciprocal
-    Points Learning", 2021 (the largest logit as score); "Classification vs. Deep Feature Learning in
-    Normalized Spaces", Table 3.
+    Points Learning", 2021, whose public code takes the largest logit as score for its own loss and the largest
+    softmax probability for cross-entropy; "Classification vs. Deep Feature Learning in Normalized Spaces", Table 3,
+    which names no score.
 
     Example:
         >>> known, unknown = torch.tensor([[4.0, 0.0], [0.0, 2.0]]), torch.tensor([[1.0, 2.0]])
