@@ -48,7 +48,7 @@ LONG = 2**19  # classes, of which so few rows fit a chunk that the memory is bus
 @triton.jit
 def _softplus(x):
     """log(1 + e^x) to float32's digits: log1p by the series of its inverse hyperbolic tangent, at most 1/3."""
-    e = tl.exp2(-LOG2E * tl.abs(x))
+    e = tl.exp2(tl.abs(x) * -LOG2E)
     s = e / (2.0 + e)
     s2 = s * s
     tail = 1 / 9 + s2 * (1 / 11 + s2 * (1 / 13 + s2 * (1 / 15)))
@@ -58,7 +58,7 @@ def _softplus(x):
 @triton.jit
 def _logistic(x):
     """1 / (1 + e^-x), which keeps its digits at both ends."""
-    e = tl.exp2(-LOG2E * tl.abs(x))
+    e = tl.exp2(tl.abs(x) * -LOG2E)
     return tl.where(x >= 0, 1.0, e) / (1.0 + e)
 
 
@@ -207,7 +207,7 @@ def _numbers(
             d_factor = missing * (weighted / safe_total - t)
             norm_slope = -a * d_factor * factor * inverse
         if KIND == FOCAL:
-            focus = tl.exp2(-a * LOG2E * _softplus(-lead))
+            focus = tl.exp2(_softplus(-lead) * (-a * LOG2E))
             value = tl.where(missing == 0, 0.0, focus * surprise)
             slope = tl.where(missing == 0, 0.0, focus * (missing + a * _logistic(-lead) * surprise))
             d_true = -slope
