@@ -5,6 +5,7 @@ import string
 
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from lastlayer import geometry, tasks
 from lastlayer.measures import INPUTS, MEASURES, evaluate, linear_logits
@@ -23,7 +24,8 @@ def everything() -> dict[str, torch.Tensor]:
         "bias": bias,
         "logits": features @ weight.T + bias,
         "probabilities": (features @ weight.T + bias).softmax(1),
-        "unknown_logits": draw(20, 4),
+        "unknown_logits": (unknown := draw(20, 4)),
+        "unknown_probabilities": unknown.softmax(1),
         "train_counts": torch.tensor([500, 50, 5, 200]),
         "other_features": features @ draw(6, 5),
         "other_weight": draw(4, 5),
@@ -118,6 +120,10 @@ def test_values_are_those_of_the_functions():
         **vars(tasks.calibration(t["probabilities"], y)),
         "auroc": tasks.open_set(z, y, t["unknown_logits"]).auroc,
         "oscr": tasks.open_set(z, y, t["unknown_logits"]).oscr,
+        "probability_auroc": roc_auc_score(
+            [1] * 60 + [0] * 20, torch.cat([t["probabilities"], t["unknown_probabilities"]]).amax(1)
+        ),
+        "probability_oscr": tasks.open_set(t["probabilities"], y, t["unknown_probabilities"]).oscr,
         "many": tasks.long_tail(z, y, t["train_counts"]).many,
         "medium": tasks.long_tail(z, y, t["train_counts"]).medium,
         "few": tasks.long_tail(z, y, t["train_counts"]).few,

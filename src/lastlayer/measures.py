@@ -34,6 +34,7 @@ INPUTS = {
     "logits": "(N, K); from features, weight and bias where not given",
     "probabilities": "(N, K) of the model's own prediction",
     "unknown_logits": "(M, K) of samples from classes not trained on",
+    "unknown_probabilities": "(M, K) of the model's own prediction on those",
     "train_counts": "(K,) training samples of each class",
     "other_features": "(N, d') of another model on the same samples",
     "other_weight": "(K, d') classifier of another model",
@@ -66,7 +67,8 @@ def _list(*measures: Measure) -> dict[str, Measure]:
 
 _X, _XW = ("features", "target"), ("features", "target", "weight")
 _Z, _ZB = ("logits", "target"), ("logits", "target", "bias")
-_P, _ZU, _ZT = ("probabilities", "target"), ("logits", "target", "unknown_logits"), ("logits", "target", "train_counts")
+_P, _PU = ("probabilities", "target"), ("probabilities", "target", "unknown_probabilities")
+_ZU, _ZT = ("logits", "target", "unknown_logits"), ("logits", "target", "train_counts")
 _XX, _WW = ("features", "other_features", "target"), ("weight", "other_weight")
 
 MEASURES: dict[str, Measure] = _list(
@@ -117,6 +119,8 @@ MEASURES: dict[str, Measure] = _list(
     Measure("brier", "Brier", "squared error of the probabilities, summed over classes", "lower", _P, FORECASTS),
     Measure("auroc", "AUROC", "chance that a known sample outscores an unknown one", "higher", _ZU, SCALING),
     Measure("oscr", "OSCR", "the same with wrongly classified samples lost", "higher", _ZU, SCALING),
+    Measure("probability_auroc", "AUROC of p", "AUROC by the largest probability", "higher", _PU, SCALING),
+    Measure("probability_oscr", "OSCR of p", "OSCR by the largest probability", "higher", _PU, SCALING),
     Measure("many", "many", "mean accuracy of classes with over 100 training samples", "higher", _ZT, SCALING),
     Measure("medium", "medium", "mean accuracy of classes with 20 to 100 training samples", "higher", _ZT, SCALING),
     Measure("few", "few", "mean accuracy of classes with fewer than 20 training samples", "higher", _ZT, SCALING),
@@ -187,6 +191,11 @@ def _open_set(logits: Tensor, target: Tensor, unknown_logits: Tensor) -> Values:
     return {"auroc": result.auroc, "oscr": result.oscr}
 
 
+def _open_set_by_probability(probabilities: Tensor, target: Tensor, unknown_probabilities: Tensor) -> Values:
+    result = tasks.open_set(probabilities, target, unknown_probabilities)
+    return {"probability_auroc": result.auroc, "probability_oscr": result.oscr}
+
+
 def _long_tail(logits: Tensor, target: Tensor, train_counts: Tensor) -> Values:
     result = tasks.long_tail(logits, target, train_counts)
     return {"many": result.many, "medium": result.medium, "few": result.few}
@@ -217,6 +226,7 @@ _SOURCES = (
     _Source(_unbiased, _ZB),
     _Source(_probabilities, _P),
     _Source(_open_set, _ZU),
+    _Source(_open_set_by_probability, _PU),
     _Source(_long_tail, _ZT),
     _Source(_equivalence, _XX),
     _Source(_classifier_equivalence, _WW),

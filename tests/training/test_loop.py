@@ -220,11 +220,19 @@ def test_a_holdout_gives_last_and_best_results() -> None:
     assert result["best"]["test"]["accuracy"] > 0.8
 
 
+def test_sigmoids_tell_unknown_classes_as_the_logits_do() -> None:
+    trial = dataclasses.replace(SMALL, data=DataChoice(unknown=4), loss=LossChoice("bce"))
+    measured = finish_fit(fit(trial))["measures"]["test"]
+    assert measured["probability_auroc"] == pytest.approx(measured["auroc"], abs=1e-12)
+    assert measured["probability_oscr"] == pytest.approx(measured["oscr"], abs=1e-12)
+
+
 def test_open_set_and_long_tail_have_their_measures() -> None:
     opened = finish_fit(fit(dataclasses.replace(SMALL, data=DataChoice(unknown=4))))
     assert len(opened["data"]["class_names"]) == 6
     assert 0.5 < opened["measures"]["test"]["auroc"] <= 1
     assert opened["measures"]["test"]["oscr"] <= opened["measures"]["test"]["auroc"]
+    assert 0.5 < opened["measures"]["test"]["probability_auroc"] != opened["measures"]["test"]["auroc"]
     tailed = finish_fit(fit(dataclasses.replace(SMALL, data=DataChoice(long_tail=10.0), schedule=Schedule(epochs=12))))
     assert 0 < tailed["measures"]["test"]["few"] < 1
     assert "few" not in tailed["measures"]["train"]

@@ -30,7 +30,8 @@ def measure(
     """Measure features and logits saved in files: neural collapse, cosines, single logits, separation and more.
 
     A file holds arrays: features (N, d) and target (N,), also called labels or y; and, if there, weight (K, d),
-    bias (K,) as added to the logits, logits (N, K), probabilities (N, K), unknown_logits (M, K), train_counts (K,).
+    bias (K,) as added to the logits, logits (N, K), probabilities (N, K), unknown_logits (M, K),
+    unknown_probabilities (M, K), train_counts (K,).
     The more it holds, the more is measured. Logits not there are computed from features, weight and bias.
 
     Several files are several snapshots of one model, a column each; the page then has curves over them.

@@ -24,6 +24,7 @@ Times = Mapping[float, Sequence[float]]  # by scale, one for each seed
 THRESHOLDS = {"accuracy": 0.9975, "compactness": 0.9975, "separability": 0.5525}  # Figs 14 and 15
 TOLERANCES = (0.001, 0.0035, 0.01, 0.03, 0.1, 0.3)  # of Eq. 217
 ENOUGH = 5  # scales for a fit, as many as the paper takes
+OPEN_SET = ("accuracy", "auroc", "oscr", "probability_auroc", "probability_oscr")
 LARGE = 5.0  # the scale from which on times grow exponentially
 
 
@@ -49,7 +50,7 @@ def over_splits(done: Done, plan: Plan) -> list[Row]:
     rows = []
     for labels, seed, folder in done:
         last = folder.result()["history"][-1]
-        values = {f"test.{name}": last["test"][name] for name in ("auroc", "oscr", "accuracy")}
+        values = {f"test.{name}": last["test"][name] for name in OPEN_SET if name in last["test"]}
         place = 1000 * seed + int(labels["split"])  # further seeds of a split are further places, not in its place
         rows.append(Row({**labels, "split": "all"}, place, int(last["epoch"]), values))
     return rows

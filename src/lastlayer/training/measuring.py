@@ -131,9 +131,10 @@ def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs
     """Every measure of a split; the open-set and long-tail ones on the test split, where the data has them."""
     with full_precision(network):
         weight, bias = network.head.linear()
-        unknown = None
+        logits, unknown = made.logits, None
         if on_test and dataset.unknown is not None:
             unknown = outputs(network, dataset.unknown).logits
+            logits = logits.double()  # its probabilities come so near 1 that float32 would not tell them apart
         tailed = on_test and _is_long_tailed(dataset)
         counts = dataset.train_counts.to(made.logits.device) if tailed else None
         values = measures.evaluate(
@@ -142,8 +143,9 @@ def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs
             weight=weight,
             bias=bias,
             logits=made.logits,
-            probabilities=loss.probabilities(made.logits),
+            probabilities=loss.probabilities(logits),
             unknown_logits=unknown,
+            unknown_probabilities=None if unknown is None else loss.probabilities(unknown.double()),
             train_counts=counts,
         )
     return values if made.accuracy is None else {**values, "accuracy": made.accuracy}
