@@ -134,6 +134,18 @@ def test_convolutional_models_take_other_image_sizes(in_shape: tuple[int, int, i
         assert model(torch.zeros(2, *in_shape)).shape == (2, model.num_features)
 
 
+def test_grey_images_are_seldom_dropped_whole_by_classifier32() -> None:
+    torch.manual_seed(0)
+    model = models.create("classifier32", (1, 8, 8), dropout=0.5)
+    seen: list[torch.Tensor] = []
+    model.layers[0].register_forward_hook(lambda module, given, made: seen.append(made))
+    model.train()(torch.ones(400, 1, 8, 8))
+    left = (seen[0] != 0).flatten(2).all(2)  # (N, 3)
+    assert left.shape[1] == 3
+    assert 0.05 < (~left).all(1).double().mean() < 0.2  # an eighth, not a half
+    assert torch.equal(model.eval()(torch.ones(2, 1, 8, 8)), model(torch.ones(2, 3, 8, 8)))
+
+
 def test_models_export_without_breaks_or_data_dependence() -> None:
     for name in ("mlp", "resnet20", "vit"):
         in_shape = (1, 8, 8)

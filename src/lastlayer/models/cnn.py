@@ -40,10 +40,14 @@ class CNN6(nn.Module):
 
 
 class Classifier32(nn.Module):
-    """Nine 3x3 convolutions with leaky ReLU in three stages that end with stride 2; global average pool."""
+    """Nine 3x3 convolutions with leaky ReLU in three stages that end with stride 2; global average pool.
+
+    Grey images become three equal channels, as in ARPL's data: drop-out would take the only channel, all of an image.
+    """
 
     def __init__(self, channels: int, dropout: float) -> None:
         super().__init__()
+        self.channels = channels = 3 if channels == 1 else channels
         layers: list[nn.Module] = []
         for maps in ((64, 64, 128), (128, 128, 128), (128, 128, 128)):
             layers.append(nn.Dropout2d(dropout))
@@ -64,7 +68,7 @@ class Classifier32(nn.Module):
                     module.weight.normal_(1.0, 0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = self.layers(x).mean((2, 3))  # (N, 128)
+        features: Tensor = self.layers(x.expand(-1, self.channels, -1, -1)).mean((2, 3))  # (N, 128)
         return features
 
 
