@@ -8,6 +8,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lastlayer import losses
 
@@ -153,3 +154,30 @@ def test_temperature_is_torch_on_divided_logits():
     torch.testing.assert_close(
         losses.cross_entropy(logits, target, temperature=0.25), F.cross_entropy(4 * logits, target)
     )
+
+
+class _Operations(TorchDispatchMode):
+    """The operations that run, in their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("ignore_index", [-100, 2])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_cross_entropy_costs_a_device_what_torchs_own_does(ignore_index: int, label_smoothing: float) -> None:
+    """The meta device stands in for an accelerator: labels are not read there."""
+    y = torch.zeros(4, dtype=torch.long, device="meta")
+    ran = []
+    for function in (losses.cross_entropy, F.cross_entropy):
+        z = torch.zeros(4, 3, device="meta", requires_grad=True)
+        with _Operations() as operations:
+            function(z, y, ignore_index=ignore_index, label_smoothing=label_smoothing).backward()
+        ran.append(operations.names)
+    assert ran[0] == ran[1]
+    assert ran[0]

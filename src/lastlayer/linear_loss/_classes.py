@@ -288,7 +288,7 @@ def against_others(
     value: Tensor | float = 0.0
     for labels in batch.labels:
         index = labels.index.squeeze(1)
-        label = Labels(labels.index, torch.ones_like(labels.valid))  # alone, whole and unweighted
+        label = Labels(labels.index.squeeze(1), None)  # alone, whole and unweighted
         tiles = Tiles(replace(batch, labels=(label,), class_weight=None), size, weight.shape[0], others=True)
         found = statistics(tiles, features, weight, bias, factor)
         if isinstance(module, LargeMarginLoss):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -49,13 +49,32 @@ def check_labels() -> Iterator[None]:
         _always_check_labels = before
 
 
-@dataclass(frozen=True)
+@dataclass
 class Labels:
-    """Class indices, ready to gather with, and which of them count."""
+    """Class indices, and what a loss that torch has no kernel for wants to know of them, found when it is asked for."""
 
-    index: Tensor  # (N, 1, ...) int64; 0 where ignored
-    valid: Tensor  # (N, ...) bool
+    given: Tensor  # (N, ...) int64
+    ignored: int | None  # the label that counts for nothing
     share: Tensor | float = 1.0  # the part of the sample's target that this label holds
+    _valid: Tensor | None = field(default=None, init=False, repr=False)
+    _index: Tensor | None = field(default=None, init=False, repr=False)
+
+    @property
+    def valid(self) -> Tensor:
+        """Which of them count, (N, ...) bool."""
+        if self._valid is None:
+            if self.ignored is None:
+                self._valid = torch.ones_like(self.given, dtype=torch.bool)
+            else:
+                self._valid = self.given != self.ignored
+        return self._valid
+
+    @property
+    def index(self) -> Tensor:
+        """Ready to gather with, (N, 1, ...); 0 where ignored."""
+        if self._index is None:
+            self._index = torch.where(self.valid, self.given, 0).unsqueeze(1)
+        return self._index
 
 
 @dataclass(frozen=True)
@@ -191,7 +210,9 @@ def _add_batch_dimension(target: Target) -> Target:
     return target.unsqueeze(0) if isinstance(target, Tensor) else target
 
 
-def _read_labels(labels: Tensor, logits: Tensor, ignore_index: int | None, name: str) -> Labels:
+def _read_labels(
+    labels: Tensor, logits: Tensor, ignore_index: int | None, name: str, share: Tensor | float = 1.0
+) -> Labels:
     expected = (logits.shape[0], *logits.shape[2:])
     if tuple(labels.shape) != expected:
         raise ValueError(
@@ -204,11 +225,10 @@ def _read_labels(labels: Tensor, logits: Tensor, ignore_index: int | None, name:
             f"probabilities of shape {tuple(logits.shape)}"
         )
     check_same_device(labels, "target", logits)
-    labels = labels.long()
-    valid = torch.ones_like(labels, dtype=torch.bool) if ignore_index is None else labels != ignore_index
-    index = torch.where(valid, labels, 0)
-    check_label_range("target", index, logits.shape[1], ignore_index)
-    return Labels(index.unsqueeze(1), valid)
+    found = Labels(labels.long(), None if ignore_index is None else int(ignore_index), share)
+    if may_read(labels):
+        check_label_range("target", found.index, logits.shape[1], ignore_index)
+    return found
 
 
 def _read_pair(pair: MixedPair, logits: Tensor, ignore_index: int | None, name: str) -> tuple[Labels, ...]:
@@ -225,9 +245,10 @@ def _read_pair(pair: MixedPair, logits: Tensor, ignore_index: int | None, name: 
         lam = lam.to(logits.dtype).reshape(-1, *[1] * (logits.dim() - 2)) if lam.dim() else lam.to(logits.dtype)
     else:
         check_range("lam", lam, 0.0, 1.0)
-    a = _read_labels(first, logits, ignore_index, name)
-    b = _read_labels(second, logits, ignore_index, name)
-    return Labels(a.index, a.valid, lam), Labels(b.index, b.valid, 1 - lam)
+    return (
+        _read_labels(first, logits, ignore_index, name, lam),
+        _read_labels(second, logits, ignore_index, name, 1 - lam),
+    )
 
 
 def check_label_range(name: str, labels: Tensor, num_classes: int, ignore_index: int | None = None) -> None:

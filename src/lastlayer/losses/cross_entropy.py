@@ -68,15 +68,13 @@ def softmax_cross_entropy(problem: Problem, scores: Tensor, label_smoothing: flo
         log_p = F.log_softmax(scores, dim=1)
         return evaluate(problem, lambda at: -at(log_p), label_smoothing)
     (labels,) = problem.labels
-    ignored = -1
-    index = labels.index.squeeze(1).masked_fill(~labels.valid, ignored)
     # torch's own weighted mean of a smoothed loss selects the valid labels, which makes the host wait for the device.
     divide = label_smoothing and problem.weight is not None and problem.reduction == "mean"
     loss = F.cross_entropy(
         scores,
-        index,
+        labels.given,
         weight=problem.weight,
-        ignore_index=ignored,
+        ignore_index=-100 if labels.ignored is None else labels.ignored,
         reduction="sum" if divide else problem.reduction,
         label_smoothing=label_smoothing,
     )
