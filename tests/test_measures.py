@@ -155,6 +155,21 @@ def test_logits_follow_from_the_classifier_in_full_precision():
     torch.testing.assert_close(linear_logits(t["features"].double(), t["weight"]), exact - t["bias"].double())
 
 
+@pytest.mark.parametrize(
+    ("unknown", "message"),
+    [
+        (torch.full((20, 3), 0.5), "unknown_probabilities must have the 4 columns of probabilities, got 3"),
+        (torch.full((20,), 0.5), r"unknown_probabilities must have shape \(samples, classes\), got \(20,\)"),
+        (torch.zeros(0, 4), "unknown_probabilities is empty"),
+        (torch.full((20, 4), -2.5), r"unknown_probabilities must lie in \[0, 1\], got -2.5..-2.5"),
+        (torch.full((20, 4), torch.nan), r"unknown_probabilities must lie in \[0, 1\], got nan"),
+    ],
+)
+def test_wrong_unknown_probabilities_are_refused_by_their_own_name(unknown, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate(**{**everything(), "unknown_probabilities": unknown})
+
+
 def test_unknown_inputs_are_named():
     with pytest.raises(TypeError, match="no measure takes label; inputs are features"):
         evaluate(label=torch.zeros(3))

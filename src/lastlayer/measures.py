@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lastlayer import geometry, tasks
 from lastlayer._rows import unit
-from lastlayer.tasks._inputs import check_bias, row_blocks
+from lastlayer.tasks._inputs import check_bias, check_matrix, check_probabilities, row_blocks
 
 Direction = Literal["higher", "lower"]
 
@@ -192,6 +192,10 @@ def _open_set(logits: Tensor, target: Tensor, unknown_logits: Tensor) -> Values:
 
 
 def _open_set_by_probability(probabilities: Tensor, target: Tensor, unknown_probabilities: Tensor) -> Values:
+    # open_set takes any scores and speaks of logits
+    check_probabilities(check_matrix(unknown_probabilities, "unknown_probabilities"), "unknown_probabilities")
+    if (found := unknown_probabilities.shape[1]) != (wanted := probabilities.shape[1]):
+        raise ValueError(f"unknown_probabilities must have the {wanted} columns of probabilities, got {found}")
     result = tasks.open_set(probabilities, target, unknown_probabilities)
     return {"probability_auroc": result.auroc, "probability_oscr": result.oscr}
 

@@ -61,6 +61,16 @@ def check_pair(values: Tensor, target: Tensor, name: str = "logits") -> tuple[Te
     return values, target
 
 
+def check_probabilities(values: Tensor, name: str) -> None:
+    """Refuses numbers that are no probabilities, NaN among them."""
+    low, high = torch.aminmax(values)
+    if not bool((low >= 0) & (high <= 1)):
+        raise ValueError(
+            f"{name} must lie in [0, 1], got {low.item():.4g}..{high.item():.4g}; "
+            "turn logits into probabilities with the loss's probabilities()"
+        )
+
+
 def check_bias(bias: Tensor, logits: Tensor) -> None:
     """Refuses a bias that is not one entry a column of logits, broadcast ones too."""
     if not isinstance(bias, Tensor):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lastlayer.tasks._inputs import check_pair, row_blocks
+from lastlayer.tasks._inputs import check_pair, check_probabilities, row_blocks
 from lastlayer.tasks.accuracies import correct
 
 
@@ -55,12 +55,7 @@ def calibration(probabilities: Tensor, target: Tensor, *, bins: int = 15) -> Cal
     if bins < 1:
         raise ValueError(f"bins must be at least 1, got {bins}")
     probabilities, target = check_pair(probabilities, target, "probabilities")
-    low, high = torch.aminmax(probabilities)
-    if not bool((low >= 0) & (high <= 1)):
-        raise ValueError(
-            f"probabilities must lie in [0, 1], got {low.item():.4g}..{high.item():.4g}; "
-            "turn logits into probabilities with the loss's probabilities()"
-        )
+    check_probabilities(probabilities, "probabilities")
     samples = probabilities.shape[0]
     top = probabilities.amax(dim=1).double()  # (N,)
     true = probabilities.gather(1, target[:, None]).squeeze(1).double()
