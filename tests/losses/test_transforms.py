@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
@@ -82,6 +83,15 @@ def test_a_compiled_module_follows_its_hyperparameters():
         loss.gamma = gamma
         expected = losses.soft_logit_norm(z, y, gamma=gamma, weight=torch.ones(K, dtype=torch.float64))
         torch.testing.assert_close(compiled(z, y), expected)
+
+
+def test_a_module_with_numbers_of_numpy_compiles():
+    loss = losses.create("ls", temperature=np.float32(2.0), label_smoothing=np.float64(0.2), ignore_index=np.int64(1))
+    z = torch.randn(3, K, dtype=torch.float64)
+    target = torch.tensor([0, 4, 1])
+    found = torch.compile(loss, fullgraph=True, backend="aot_eager")(z, target)
+    expected = torch.nn.functional.cross_entropy(z / 2.0, target, label_smoothing=0.2, ignore_index=1)
+    torch.testing.assert_close(found, expected)
 
 
 @every_target

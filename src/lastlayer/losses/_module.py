@@ -62,6 +62,8 @@ class Loss(nn.Module):
             value = hyperparameters.get(name, default)
             if value is inspect.Parameter.empty:
                 raise TypeError(f"{type(self).__name__} needs {name}=..., which has no default")
+            if isinstance(value, np.generic):
+                value = value.item()  # the compiler would take a number of NumPy for a tensor
             if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str):
                 value = torch.as_tensor(value)
             if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
