@@ -146,6 +146,12 @@ def test_grey_images_are_seldom_dropped_whole_by_classifier32() -> None:
     assert torch.equal(model.eval()(torch.ones(2, 1, 8, 8)), model(torch.ones(2, 3, 8, 8)))
 
 
+@pytest.mark.parametrize("channels", [2, 3])
+def test_classifier32_made_for_more_channels_refuses_grey_images(channels: int) -> None:
+    with pytest.raises(RuntimeError, match=f"to have {channels} channels, but got 1"):
+        models.create("classifier32", (channels, 8, 8))(torch.ones(2, 1, 8, 8))
+
+
 def test_models_export_without_breaks_or_data_dependence() -> None:
     for name in ("mlp", "resnet20", "vit"):
         in_shape = (1, 8, 8)

@@ -47,7 +47,8 @@ class Classifier32(nn.Module):
 
     def __init__(self, channels: int, dropout: float) -> None:
         super().__init__()
-        self.channels = channels = 3 if channels == 1 else channels
+        self.grey = channels == 1
+        channels = 3 if self.grey else channels
         layers: list[nn.Module] = []
         for maps in ((64, 64, 128), (128, 128, 128), (128, 128, 128)):
             layers.append(nn.Dropout2d(dropout))
@@ -68,7 +69,9 @@ class Classifier32(nn.Module):
                     module.weight.normal_(1.0, 0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = self.layers(x.expand(-1, self.channels, -1, -1)).mean((2, 3))  # (N, 128)
+        if self.grey:
+            x = x.expand(-1, 3, -1, -1)
+        features: Tensor = self.layers(x).mean((2, 3))  # (N, 128)
         return features
 
 
