@@ -21,7 +21,7 @@ def print_artifact(
 ) -> None:
     from rich.table import Table
 
-    from lastlayer.cli._parts import parts
+    from lastlayer._parts import parts
     from lastlayer.papers import lines
 
     grid = artifact.grid(observed.size)

@@ -160,7 +160,7 @@ def _print_table(snapshots: list[tuple[Path, dict[str, "Tensor"], dict[str, floa
     from rich.table import Table
     from rich.text import Text
 
-    from lastlayer.cli._parts import parts
+    from lastlayer._parts import parts
     from lastlayer.measures import MEASURES
 
     arrows = {"higher": "↑", "lower": "↓", None: ""}

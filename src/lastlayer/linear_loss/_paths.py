@@ -107,9 +107,8 @@ def by_classes(
     factor = slope = None
     if name in ("sln", "ln"):
         gamma = options.get("gamma", 1.0)
-        if (
-            2 * features.shape[1] * (N + K) > 3 * N * K
-        ):  # W^T W and its gradient would cost more than a pass for the norms
+        # where W^T W and its gradient would cost more than a pass for the norms
+        if 2 * features.shape[1] * (N + K) > 3 * N * K:
             with torch.no_grad():
                 norms2 = tiles.squared_norms(Layer(features, weight, bias))
             factor = _classes.soft_factor(norms2, gamma, options["tau"], K)

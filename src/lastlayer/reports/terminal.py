@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from lastlayer._parts import parts
 from lastlayer.reports.columns import Column, Split, texts_of_cell
 from lastlayer.reports.noise import ENOUGH_SEEDS
 from lastlayer.reports.summary import DECISIONS, FEATURES, Summary
@@ -37,14 +38,14 @@ def print_tables(summary: Summary, *, everything: bool = False, console: Console
 
     console = console or Console(soft_wrap=False)
     lines = _lines(summary, everything=everything)
-    parts = _fitting(summary, lines, console.width if console.is_terminal else None)
+    tables = _fitting(summary, lines, console.width if console.is_terminal else None)
     if not console.is_terminal:
-        console.width = max(console.width, *(sum(part.values()) + _stub(lines) for part in parts), 120)
+        console.width = max(console.width, *(sum(part.values()) + _stub(lines) for part in tables), 120)
     console.print(summary.title, style="bold", markup=False, highlight=False)
     for sentence in verdict(summary):
         console.print(sentence, markup=False, highlight=False)
     if lines:
-        for part in parts:
+        for part in tables:
             _print(console, summary, lines, part)
         if legend := _legend(summary, lines):
             console.print(f"\n{legend}", style="dim", highlight=False)
@@ -144,13 +145,10 @@ def _stub(lines: Sequence[Column]) -> int:
 
 def _fitting(summary: Summary, lines: Sequence[Column], width: int | None) -> list[dict[int, int]]:
     """Groups with their widths, in as few parts as fit beside the names; in one where there is no width to fit."""
-    parts: list[dict[int, int]] = [{}]
-    stub = _stub(lines)
+    widths = []
     for group in range(len(summary.groups)):
         label = _with_count(summary, group)
         head = max(min(len(label), _LABEL), *map(len, label.split()))
-        need = _GAP + max([head, *(len(_plain(line, group)) for line in lines)])
-        if width is not None and parts[-1] and stub + sum(parts[-1].values()) + need > width:
-            parts.append({})
-        parts[-1][group] = need
-    return parts
+        widths.append(_GAP + max([head, *(len(_plain(line, group)) for line in lines)]))
+    room = sum(widths) if width is None else width - _stub(lines)
+    return [{group: widths[group] for group in part} for part in parts(widths, room)]
