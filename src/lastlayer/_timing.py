@@ -77,11 +77,12 @@ def seconds_of_both(
     step: Step, peer: Step, device: str, budget: float, *, watch: Stopwatch = WORK
 ) -> tuple[float, float]:
     """Seconds of each; on a GPU as many steps in a turn as take about 20 ms, for the host to run ahead."""
-    steps = (1, 1)
-    if device == "cuda":
-        mine, theirs = (max(3, min(20, int(0.02 / max(cuda_seconds(s, 1), 1e-6)))) for s in (step, peer))
-        steps = (mine, theirs)
+    steps = (_steps_a_turn(step), _steps_a_turn(peer)) if device == "cuda" else (1, 1)
     return time_in_turn(step, peer, device, budget, turns=(3, 200), steps=steps, watch=watch)
+
+
+def _steps_a_turn(step: Step) -> int:
+    return max(3, min(20, int(0.02 / max(cuda_seconds(step, 1), 1e-6))))
 
 
 def time_in_turn(
@@ -145,7 +146,8 @@ def replay_seconds(step: Step) -> float:
             step()
         with torch.cuda.graph(graph):  # waits, and gives back what other streams keep: during a capture nothing is
             step()
-        return statistics.median(cuda_seconds(graph.replay, 20) for _ in range(5))
+        steps = _steps_a_turn(graph.replay)
+        return statistics.median(cuda_seconds(graph.replay, steps) for _ in range(5))
     except (RuntimeError, NotImplementedError):  # a step that reads a value back, or has no memory left
         torch.cuda.synchronize()
         return math.nan
