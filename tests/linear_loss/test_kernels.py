@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 pytest.importorskip("triton")
 
 from lastlayer import losses
-from lastlayer.linear_loss import Plan, _compiled, _kernels, _margins, _rows, _sums, linear_loss
+from lastlayer.linear_loss import Plan, _batch_kernels, _compiled, _kernels, _label_rows, _rows, _sums, linear_loss
 from tests.linear_loss.cases import BY_KERNELS, DEVICE, assert_same, dense, gradients, layer, make, target
 
 N, D, K = 11, 5, 37
@@ -128,7 +129,7 @@ def test_ties_and_the_first_of_them(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("options", [{}, {"sample_term": False}, {"margin": 7.5}], ids=str)
 def test_batch_max_margin(options: dict[str, Any], ties: bool, size: int, limit: int, monkeypatch: Any) -> None:
     """Largest false logits that tie, in a row and over rows, share the gradient; asked for twice it is the same."""
-    monkeypatch.setattr(_margins, "SPARSE_PAYS", limit)
+    monkeypatch.setattr(_label_rows, "SPARSE_PAYS", limit)
     exact = layer(N, D, K)
     if ties:
         exact = [p.detach().round().requires_grad_() for p in exact]
@@ -143,6 +144,24 @@ def test_batch_max_margin(options: dict[str, Any], ties: bool, size: int, limit:
         found = torch.autograd.grad(value, parts, upstream, retain_graph=retain)
         for a, b in zip(found, wanted, strict=True):
             torch.testing.assert_close(a.double().cpu(), b, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("name", ["batch-ce", "batch-max-margin"])
+def test_batch_losses_of_one_chunk_go_over_the_rows_in_blocks(name: str, ties: bool, monkeypatch: Any) -> None:
+    """No other code is asked, and the last block has rows that are none."""
+    monkeypatch.setattr(_batch_kernels, "BLOCK", 4)
+    monkeypatch.setattr(sys.modules[linear_loss.__module__], "by_rows", lambda *_: pytest.fail("not by kernels"))
+    exact = layer(N, D, K)
+    if ties:
+        exact = [p.detach().round().requires_grad_() for p in exact]
+    labels = target("index", N, K)
+    expected = dense(make(name, K), exact, labels)
+    parts = single(exact)
+    value = linear_loss(*parts[:2], labels.to(DEVICE), name, parts[2], plan=Plan("rows", "test", rows=N))
+    torch.testing.assert_close(value.double().cpu(), expected, rtol=1e-5, atol=1e-6)
+    for a, b in zip(gradients_on(value, parts), gradients(expected, exact), strict=True):
+        torch.testing.assert_close(a.double().cpu(), b, rtol=1e-4, atol=2e-6)
 
 
 @pytest.mark.parametrize("size", [1, 2], ids=["chunks", "one chunk"])

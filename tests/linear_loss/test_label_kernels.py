@@ -55,7 +55,8 @@ def test_digits_at_any_size(name: str, seed: int, size: float, k: int) -> None:
     if name == "arc-margin":
         z = z.clamp(-1, 1) * 0.999
     z[0, y[0]] += 0.0 if name == "arc-margin" else 30.0  # sure of its label
-    value, expected, found, wanted = of_logits(name, z, y, PLANS[1], reduction="none")
+    options = {} if name in _label_losses.COUPLED else {"reduction": "none"}
+    value, expected, found, wanted = of_logits(name, z, y, PLANS[1], **options)
     torch.testing.assert_close(value, expected, rtol=2e-5, atol=1e-7)
     torch.testing.assert_close(found, wanted, rtol=2e-4, atol=1e-6 * max(1.0, float(wanted.abs().max())))
 
@@ -128,7 +129,7 @@ def test_what_is_no_number_is_seen(name: str, dtype: torch.dtype) -> None:
             value = linear_loss(both, w, labels, make(name, 3).to(DEVICE), bias, plan=plan)
             assert value.isnan()
             gradient = torch.autograd.grad(value, w)[0]
-            assert name == "max-margin" or gradient.isnan().any()
+            assert name in ("max-margin", "batch-max-margin") or gradient.isnan().any()
 
 
 @pytest.mark.parametrize("name", ["ce", "ls", "logit-adjusted", "sln"])
@@ -307,12 +308,13 @@ class Compiled:
             Compiled.kernels.append((self.name, self.kernel.warmup(*arguments, grid=grid, **named)))
         return compile
 
-from lastlayer.linear_loss import _kernels, _label_kernels
+from lastlayer.linear_loss import _batch_kernels, _kernels, _label_kernels
 from lastlayer.linear_loss._label_losses import LINES, Kind, RowLoss
 
 for module, names in (
     (_kernels, ("_sums", "_exponentials", "_best", "_times", "_unit", "_unit_gradient")),
     (_label_kernels, ("_numbers", "_gradient", "_reduce")),
+    (_batch_kernels, ("_softmax", "_hinge")),
 ):
     for name in names:  # the rest is called by these
         setattr(module, name, Compiled(name, getattr(module, name)))
@@ -331,7 +333,7 @@ for kind in Kind:
     fused += [[kind.name, name] for name, kernel in Compiled.kernels[-2:] if "fma.rn.f32" in kernel.asm["ptx"]]
 _label_kernels.put_gradient(z.half(), y, loss, rows, empty(1), empty(1))
 _kernels.sums(z, y)
-_kernels.put_exponentials(z, y, empty(1), empty(64))
+_kernels.put_exponentials(z, empty(1))
 _kernels.best(z, y)
 _kernels.times(z, empty(1), z)
 _kernels.unit_gradient(z, _kernels.unit(z, 2.0, z.dtype), 2.0)
@@ -341,7 +343,7 @@ slow = [name for name, kernel in Compiled.kernels if not several.search(kernel.a
 odd = empty(64, 1008, dtype=torch.bfloat16)[:, :1001]
 start = len(Compiled.kernels)
 _kernels.sums(odd, y)
-_kernels.put_exponentials(odd, y, empty(1), empty(64))
+_kernels.put_exponentials(odd, empty(1))
 _kernels.best(odd, y)
 for kind in Kind:
     _label_kernels.put_numbers(odd, y, RowLoss(kind, (1.0, 0.5, 0.1, 0.2), -100, None, None, False), rows)
@@ -356,6 +358,10 @@ _label_kernels.put_numbers(long, y, RowLoss(Kind.NORM, (1.0, 0.5, 0.1, 0.2), -10
 ahead = ["cp.async" in kernel.asm["ptx"] for _, kernel in (Compiled.kernels[start + 3], Compiled.kernels[-1])]
 del Compiled.kernels[start:]
 _label_kernels.reduced(rows, y, loss, True)
+for kind in (Kind.SOFTMAX, Kind.HINGE):
+    loss = RowLoss(kind, (1.0, 0.5, 0.1, 0.2), -100, coupled=True)
+    _label_kernels.put_numbers(z, y, loss, rows)
+    _batch_kernels.coupled(rows, loss)
 done = len(Compiled.kernels)
 
 z, y, rows = torch.empty(5, 37), torch.empty(15, dtype=torch.long), torch.empty(LINES, 15)
@@ -385,7 +391,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_compiles_without_a_gpu(compiled: dict[str, Any]) -> None:
     """The interpreter takes Python that the compiler does not."""
-    assert compiled["done"] == 24
+    assert compiled["done"] == 28
 
 
 def test_the_largest_score_less_itself_is_zero_where_it_is_compiled(compiled: dict[str, Any]) -> None:

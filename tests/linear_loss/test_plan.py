@@ -47,7 +47,8 @@ def test_paths(sizes: tuple[int, int, int], loss: str, path: str) -> None:
         ((2**18, 64, 63), "ce", "dense", None),  # a program a row would idle
         ((2**18, 64, 64), "ce", "rows", 2**18),
         ((2**20, 64, 19), "ce", "rows", 2**20),
-        ((8192, 512, 1000), "batch-ce", "dense", None),
+        ((8192, 512, 1000), "batch-ce", "rows", 8192),
+        ((8192, 512, 1000), "batch-max-margin", "rows", 8192),
         ((8192, 512, 1000), "large-margin", "dense", None),
         ((8192, 2048, 32768), "ce", "rows", 8192),
         ((8192, 4096, 131072), "sln", "rows", 2048),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,9 +33,7 @@ class BatchCrossEntropy:
     def _stream(self, layer: Layer) -> tuple[Tensor, tuple[RowGradients, Tensor] | None]:
         h = layer.features
         N, dtype = h.shape[0], wide(h.dtype)
-        fast, labels = row_kernels(h, len(layer.weight)), self.batch.labels
-        if fast is not None and 0 < N <= self.size and len(labels) == 1 and h.dtype is not torch.float16:
-            return self._at_once(layer, fast, labels[0].index)
+        fast = row_kernels(h, len(layer.weight))
         gradients = RowGradients(layer, wide_features=True) if layer.wants_any else None
         if N == 0:
             if gradients is not None:
@@ -72,7 +69,7 @@ class BatchCrossEntropy:
             true, mass = true + part, mass + share
             seen.append((low, high, reference))
             if fast is not None:
-                fast.put_exponentials(z, nowhere, reference, sums)
+                fast.put_exponentials(z, reference)
                 total = total + (sums * (largest - reference).exp()).sum()
                 if gradients is not None:
                     gradients.add(layer, low, high, z)
@@ -95,23 +92,6 @@ class BatchCrossEntropy:
                 gradients.features[low:high] *= (then - reference).exp()
         self._subtract_true(layer, gradients, total)
         return value, (gradients, total)
-
-    def _at_once(self, layer: Layer, fast: Any, index: Tensor) -> tuple[Tensor, tuple[RowGradients, Tensor] | None]:
-        """Labels in one chunk: the whole sum is known before the gradient is written, which is then exact."""
-        N = layer.features.shape[0]
-        z = logits_into(empty_rows(N, layer.weight), layer, 0, N)
-        label, true = index.squeeze(1), z.gather(1, index).squeeze(1).float()
-        largest, sums = fast.sums(z, label)
-        top = torch.maximum(largest, true).max()
-        true = true - top
-        whole = (sums * (largest - top).exp()).sum() + true.exp().sum()
-        value = whole.log() - math.log(N) - true.mean()
-        if not layer.wants_any:
-            return value, None
-        fast.put_exponentials(z, label, top, true.exp() - whole / N)
-        gradients = RowGradients(layer, single=True)
-        gradients.add(layer, 0, N, z)
-        return value, (gradients, whole)
 
     def backward(self, layer: Layer, kept: Once[tuple[RowGradients, Tensor]], upstream: Tensor) -> Gradients:
         found = kept.take() or self._stream(layer)[1]  # a graph that is kept asks again

@@ -57,6 +57,13 @@ def label_kernels() -> Any:
     return _label_kernels
 
 
+def batch_kernels() -> Any:
+    """The module of Triton kernels for those of them that couple the samples."""
+    from lastlayer.linear_loss import _batch_kernels
+
+    return _batch_kernels
+
+
 @functools.cache
 def _kernels_on(device: torch.device) -> Any:
     """The kernels if the smallest of them runs on the device; where Triton is but does not work, says so once."""

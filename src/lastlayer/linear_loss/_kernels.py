@@ -44,17 +44,13 @@ def _sums(
 
 
 @triton.jit
-def _exponentials(
-    z, stride: tl.constexpr, label, base, true, limit, ROOM: tl.constexpr, CLAMP: tl.constexpr, BLOCK: tl.constexpr
-):
+def _exponentials(z, stride: tl.constexpr, base, limit, ROOM: tl.constexpr, CLAMP: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < ROOM
     at = z + row * stride + columns
     x = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     dz = tl.exp2((x - tl.load(base)) * LOG2E)
-    y = tl.load(label + row)
-    dz = tl.where(columns == y, tl.load(true + row, mask=y >= 0, other=0.0), dz)
     if CLAMP:
         dz = tl.clamp(dz, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
     tl.store(at, dz.to(z.dtype.element_ty), mask=inside)
@@ -146,14 +142,14 @@ def sums(z: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
     return largest, total
 
 
-def put_exponentials(z: Tensor, label: Tensor, base: Tensor, true: Tensor) -> None:
-    """Put exp(z - base) in the place of z, and at the label (n,), -1 being none, the number of the row, (n,)."""
+def put_exponentials(z: Tensor, base: Tensor) -> None:
+    """Put exp(z - base) in the place of z."""
     if not z.shape[0]:
         return
     block = block_of(z)
     _exponentials[(z.shape[0], triton.cdiv(z.shape[1], block))](
-        z, z.stride(0), label, base, true, LIMIT.get(z.dtype, 0.0), ROOM=room_of(z),
-        CLAMP=z.dtype in LIMIT, BLOCK=block, num_warps=8,
+        z, z.stride(0), base, LIMIT.get(z.dtype, 0.0), ROOM=room_of(z), CLAMP=z.dtype in LIMIT, BLOCK=block,
+        num_warps=8,
     )  # fmt: skip
 
 

@@ -40,6 +40,9 @@ TRUE = tl.constexpr(5)  # dL / dz of the label
 EVEN = tl.constexpr(6)  # dL / dz of every other class beyond that
 NORM_SLOPE = tl.constexpr(7)  # dL / d||z||
 INVERSE = tl.constexpr(8)  # 1 / ||z||
+# Of the losses that couple the rows, which have no use for these lines otherwise:
+SCORE = EVEN  # the true logit
+SUM = NORM_SLOPE  # over the false classes: of the exponentials against the largest, or how many are the largest
 
 LN2 = tl.constexpr(0.6931471805599453)
 LONG = 2**19  # classes, of which so few rows fit a chunk that the memory is busy only if each is read ahead
@@ -137,7 +140,7 @@ def _over_false_classes(
 @triton.jit(do_not_specialize=["N", "ignored"], do_not_specialize_on_alignment=["label", "numbers"])
 def _numbers(
     z, stride: tl.constexpr, label, class_weight, offset, numbers, N, K: tl.constexpr, ignored, factor, a, b, c,
-    KIND: tl.constexpr, WEIGHTED: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr,
+    KIND: tl.constexpr, WEIGHTED: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr, COUPLED: tl.constexpr,
     ROOM: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -218,6 +221,9 @@ def _numbers(
             d_true += 2.0 * a * log_sum * _logistic(-lead)
         slope = slope * factor / safe_total
 
+    if COUPLED:
+        even = t
+        norm_slope = total
     mass = 1.0
     if WEIGHTED:
         mass = tl.load(class_weight + y)
@@ -305,7 +311,7 @@ def put_numbers(z: Tensor, label: Tensor, loss: RowLoss, into: Tensor) -> None:
     _numbers[(z.shape[0],)](
         z, z.stride(0), label, loss.class_weight, loss.offset, into, into.stride(0), z.shape[1], loss.ignored,
         *loss.numbers, KIND=int(loss.kind), WEIGHTED=loss.class_weight is not None, HAS_OFFSET=loss.offset is not None,
-        SMOOTH=loss.smooth, STAGES=3 if z.shape[1] >= LONG else 1, **_launch(z, loss),
+        SMOOTH=loss.smooth, COUPLED=loss.coupled, STAGES=3 if z.shape[1] >= LONG else 1, **_launch(z, loss),
         debug=True, sanitize_overflow=False,  # for the assertion, and that one alone
     )  # fmt: skip
 
@@ -330,16 +336,12 @@ def put_gradient(
     )  # fmt: skip
 
 
-def put_slopes(z: Tensor, label: Tensor, kind: Kind, largest: Tensor, slope: Tensor, true: Tensor) -> None:
-    """Put a gradient in the place of logits (n, K), from numbers (n,): `true` at the label, and of the others
-
-    SOFTMAX     slope exp(z - largest)
-    HINGE       slope at each that is the largest
-    """
+def put_slopes(z: Tensor, label: Tensor, largest: Tensor, slope: Tensor, true: Tensor) -> None:
+    """Put slope exp(z - largest) in the place of logits (n, K), and `true` at the label, from numbers (n,)."""
     numbers = torch.empty(LINES, len(z), dtype=torch.float32, device=z.device)
     for line, values in ((LARGEST, largest), (FACTOR, 1.0), (SLOPE, slope), (TRUE, true)):
         numbers[line.value] = values
-    put_gradient(z, label, RowLoss(kind, (1.0, 0.0, 0.0, 0.0), NO_LABEL), numbers)
+    put_gradient(z, label, RowLoss(Kind.SOFTMAX, (1.0, 0.0, 0.0, 0.0), NO_LABEL), numbers)
 
 
 def reduced(numbers: Tensor, label: Tensor, loss: RowLoss, mean: bool) -> tuple[Tensor, Tensor]:

@@ -46,6 +46,8 @@ class RowLoss:
     class_weight: Tensor | None = None  # (K,) in float32
     offset: Tensor | None = None  # (K,) in float32
     smooth: bool = False
+    coupled: bool = False  # the loss is one of the batch, made from these rows
+    sample_term: bool = True  # of a coupled hinge: whether each row's own counts too
 
 
 FORMS: dict[str, tuple[Kind, Callable[[dict[str, Any], int], tuple[float, ...]]]] = {
@@ -62,7 +64,10 @@ FORMS: dict[str, tuple[Kind, Callable[[dict[str, Any], int], tuple[float, ...]]]
     "arc-margin": (Kind.ARC, lambda o, K: (o["scale"], math.cos(o["margin"]), math.sin(o["margin"]), o["margin"])),
     "max-margin": (Kind.HINGE, lambda o, K: (1.0, o["margin"])),
     "mse": (Kind.SQUARES, lambda o, K: (1.0, o["kappa"], o["beta"])),
+    "batch-ce": (Kind.SOFTMAX, lambda o, K: (1.0,)),
+    "batch-max-margin": (Kind.HINGE, lambda o, K: (1.0, o["margin"])),
 }
+COUPLED = {"batch-ce", "batch-max-margin"}  # from all rows at once
 VECTORS = {"weight", "counts"}  # the hyperparameters that may be tensors; any other that is one has no place here
 
 
@@ -71,6 +76,8 @@ def has_form(name: str, loss: Loss) -> bool:
     if name not in FORMS or type(loss).forward is not Loss.forward:
         return False
     options: dict[str, Any] = loss.hyperparameters()
+    if options.get("group") is not None:
+        return False
     tensors = {option: value for option, value in options.items() if isinstance(value, Tensor)}
     if not tensors.keys() <= VECTORS or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())):
         return False
@@ -83,14 +90,23 @@ def row_loss(name: str, loss: Loss, K: int, device: torch.device) -> RowLoss:
     plain = tuple((option, value) for option, value in options.items() if option not in VECTORS)
     kind, numbers = _read_numbers(name, type(loss).function, K, plain)
     weight = offset = None
-    if options["weight"] is not None:
+    if options.get("weight") is not None:
         weight = _of_classes(options["weight"], "weight", K, device)
     if name == "logit-adjusted":
         counts = _of_classes(options["counts"], "counts", K, device)
         check_counts(counts)
         offset = options["tau"] * torch.log_softmax(counts.log(), 0)
-    ignored = NO_LABEL if options["ignore_index"] is None else int(options["ignore_index"])
-    return RowLoss(kind, numbers, ignored, weight, offset, options.get("label_smoothing", 0.0) > 0)
+    ignore_index = options.get("ignore_index")
+    return RowLoss(
+        kind,
+        numbers,
+        NO_LABEL if ignore_index is None else int(ignore_index),
+        weight,
+        offset,
+        smooth=options.get("label_smoothing", 0.0) > 0,
+        coupled=name in COUPLED,
+        sample_term=bool(options.get("sample_term", True)),
+    )
 
 
 def _of_classes(values: Tensor, name: str, K: int, device: torch.device) -> Tensor:

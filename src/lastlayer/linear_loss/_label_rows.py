@@ -8,9 +8,9 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
-from lastlayer.linear_loss._compiled import label_kernels, row_kernels
+from lastlayer.linear_loss._compiled import batch_kernels, label_kernels, row_kernels
 from lastlayer.linear_loss._function import Gradients, Layer
-from lastlayer.linear_loss._label_losses import LINES, RowLoss, has_form, row_loss
+from lastlayer.linear_loss._label_losses import COUPLED, LINES, RowLoss, has_form, row_loss
 from lastlayer.linear_loss._products import empty_rows
 from lastlayer.linear_loss._rows import Once, logits_into
 from lastlayer.linear_loss._sums import RowGradients
@@ -20,13 +20,15 @@ from lastlayer.losses import Loss, Target
 from lastlayer.losses._target import check_label_range, check_same_device, may_read
 
 
-def takes(target: Target, name: str, loss: Loss, features: Tensor, K: int) -> TypeGuard[Tensor]:
-    """Whether the target is one label a sample and the device has kernels for the loss and for such rows."""
+def takes(target: Target, name: str, loss: Loss, features: Tensor, K: int, rows: int) -> TypeGuard[Tensor]:
+    """Whether the target is one label a sample and the device has kernels for the loss and for chunks of such rows."""
     N, d = features.shape
     if row_kernels(features, K) is None or N == 0 or not isinstance(target, Tensor) or target.shape != (N,):
         return False
     if target.dtype is torch.bool or target.is_floating_point() or target.is_complex():
         return False
+    if name in COUPLED and (rows < N or (name == "batch-ce" and features.dtype is torch.float16)):
+        return False  # a softmax of N K logits has entries that float16 has no place for
     return has_form(name, loss) and not (name in SPARSE and N * d * K > SPARSE_PAYS)
 
 
@@ -37,9 +39,9 @@ def by_kernels(target: Tensor, name: str, loss: Loss, features: Tensor, K: int, 
     label = target.long().contiguous()
     options = loss.hyperparameters()
     if may_read(label):
-        check_label_range("target", torch.where(label == found.ignored, 0, label), K, options["ignore_index"])
+        check_label_range("target", torch.where(label == found.ignored, 0, label), K, options.get("ignore_index"))
     if rows >= len(label):
-        return OneChunk(found, label, options["reduction"])
+        return OneChunk(found, label, options.get("reduction", "mean"))
     return Chunks(found, label, options["reduction"], rows)
 
 
@@ -55,7 +57,9 @@ class OneChunk:
         numbers = torch.empty(LINES, len(z), dtype=torch.float32, device=z.device)
         self.kernels.put_numbers(z, self.label, self.loss, numbers)
         share = None
-        if self.reduction == "none":
+        if self.loss.coupled:
+            value, share = batch_kernels().coupled(numbers, self.loss)
+        elif self.reduction == "none":
             value = numbers[0].clone()  # no view: the caller may write to it
         else:
             value, share = self.kernels.reduced(numbers, self.label, self.loss, self.reduction == "mean")

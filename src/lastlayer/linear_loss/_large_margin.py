@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lastlayer.linear_loss._compiled import kernels, label_kernels, row_kernels
 from lastlayer.linear_loss._function import Gradients, Layer, fused
-from lastlayer.linear_loss._label_losses import Kind
 from lastlayer.linear_loss._picked import ClassSums
 from lastlayer.linear_loss._products import empty_rows, narrow, pieces, put_product, wide
 from lastlayer.linear_loss._rows import Once
@@ -84,7 +83,7 @@ class Numbers:
 
         def put(z: Tensor, some: slice) -> Tensor:
             labels = self.labels[:, some]
-            label_kernels().put_slopes(z, labels[0], Kind.SOFTMAX, base[some], common[some], at[0, some])
+            label_kernels().put_slopes(z, labels[0], base[some], common[some], at[0, some])
             z = z.scatter_(1, labels[1:].T, at[1:, some].T)
             w = layer.weight
             return z if z.dtype is w.dtype else narrow(z, w.dtype, out=empty_rows(len(z), w))

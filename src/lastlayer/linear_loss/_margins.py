@@ -7,14 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lastlayer.linear_loss._compiled import label_kernels, pays, row_kernels
+from lastlayer.linear_loss._compiled import pays, row_kernels
 from lastlayer.linear_loss._function import Gradients, Layer
-from lastlayer.linear_loss._label_losses import Kind
 from lastlayer.linear_loss._picked import ClassSums
 from lastlayer.linear_loss._products import add_product, empty_rows, input_gradient, logits_of, wide
-from lastlayer.linear_loss._rows import Once, logits_into
+from lastlayer.linear_loss._rows import logits_into
 from lastlayer.linear_loss._target import Batch, chunks
-from lastlayer.linear_loss.plan import SPARSE_PAYS, eager_rows
+from lastlayer.linear_loss.plan import eager_rows
 from lastlayer.losses import Loss
 from lastlayer.losses._classes import AtLabel
 from lastlayer.losses._module import at_least_float32
@@ -27,8 +26,7 @@ class Margins:
     """max_margin and batch_max_margin of labels: two logits a sample have a gradient, the true and the best false one.
 
     The loss's own function is called on those two, (N, 2) with label 0. False logits that tie for the largest share
-    its gradient: the samples where they do, many in half precision, are computed again. Where there are kernels and
-    the layer is not that large, all logits are held instead, for the gradient to be put in their place.
+    its gradient: the samples where they do, many in half precision, are computed again.
     """
 
     def __init__(self, loss: Loss, batch: Batch, rows: int) -> None:
@@ -40,7 +38,6 @@ class Margins:
         found: list[list[tuple[Tensor, ...]]] = [[] for _ in self.batch.labels]
         buffer = empty_rows(min(self.size, N), layer.weight)
         found_kernels = row_kernels(layer.features, len(layer.weight))
-        held: Once[Tensor] | None = None
         for low, high in chunks(N, self.size):
             z = logits_into(buffer[: high - low], layer, low, high)
             for parts, labels in zip(found, self.batch.labels, strict=True):
@@ -51,8 +48,6 @@ class Margins:
                     parts.append((torch.cat([true, values.unsqueeze(1)], 1), classes, ties))
                 else:
                     parts.append(best_false(z, index))
-            if self._holds(layer):
-                held = Once(z)
         kept = []
         value: Tensor | None = None
         for parts, labels in zip(found, self.batch.labels, strict=True):
@@ -63,16 +58,10 @@ class Margins:
             kept.append((pairs, best_class, ties))
         assert value is not None  # there is a label
         if self.coupled:
-            return value.detach(), (value, kept, held)
+            return value.detach(), (value, kept)
         with torch.enable_grad():
             value = self.batch.reduce(value)
-        return value.detach(), (value, kept, held)
-
-    def _holds(self, layer: Layer) -> bool:
-        """Whether one chunk's logits are kept, and the gradient put in their place: nothing waits to be read back."""
-        (N, d), K = layer.features.shape, len(layer.weight)
-        few = 0 < N <= self.size and N * d * K <= SPARSE_PAYS
-        return few and layer.wants_any and len(self.batch.labels) == 1 and row_kernels(layer.features, K) is not None
+        return value.detach(), (value, kept)
 
     def _loss(self, pairs: Tensor, labels: Any) -> Tensor:
         zero = torch.zeros(pairs.shape[0], dtype=torch.long, device=pairs.device)
@@ -86,10 +75,8 @@ class Margins:
         return torch.where(labels.valid, labels.share * per_sample, 0.0)
 
     def backward(self, layer: Layer, kept: Any, upstream: Tensor) -> Gradients:
-        value, parts, held = kept
+        value, parts = kept
         slopes = torch.autograd.grad(value, [pairs for pairs, _, _ in parts], upstream, retain_graph=True)
-        if held is not None:
-            return self._in_place(layer, held, parts[0], slopes[0])
         every = torch.arange(layer.features.shape[0], device=upstream.device)
         entries: list[Entries] = []
         dense = None
@@ -109,17 +96,6 @@ class Margins:
                 dense = Gradients.zeros(layer) if dense is None else dense
                 add_rows(dense, layer, some, dz)
         return add_entries(dense, layer, entries)
-
-    def _in_place(self, layer: Layer, held: Once[Tensor], part: tuple[Tensor, ...], slope: Tensor) -> Gradients:
-        """From the slopes (N, 2) of the true logit and the largest other, the gradient in the place of all logits."""
-        N = len(layer.features)
-        z = held.take()
-        if z is None:  # a graph that is kept asks again
-            z = logits_into(empty_rows(N, layer.weight), layer, 0, N)
-        pairs, _, ties = part
-        label, largest = self.batch.labels[0].index.squeeze(1), pairs.detach()[:, 1]
-        label_kernels().put_slopes(z, label, Kind.HINGE, largest, slope[:, 1] / ties.clamp(min=1), slope[:, 0])
-        return Gradients.of_logits(layer, z)
 
     def _shared_among_ties(self, layer: Layer, some: Tensor, index: Tensor, slope: Tensor) -> Tensor:
         """The gradient of all logits of some samples, whose largest false ones tie."""

@@ -154,7 +154,7 @@ def _in_parts(
     N, K = features.shape[0], weight.shape[0] if shard is None else shard.K
     features, weight, bias = _layer(features, weight, bias, normalized, scale, in_parts=True)
     with in_full_precision(features):
-        if chosen.rows is not None and takes(target, name, module, features, K):
+        if chosen.rows is not None and takes(target, name, module, features, K, chosen.rows):
             algorithm = by_kernels(target, name, module, features, K, chosen.rows)
             return fused(algorithm, features, weight, bias, algorithm.label)
         batch = read_batch(module, target, N, K, features, wide(features.dtype))
@@ -190,11 +190,13 @@ def _plan_of(name: str, features: Tensor, weight: Tensor, target: Target, module
         return Plan("dense", "few logits, and ordinary code to be transformed")
     probabilities = isinstance(target, Tensor) and target.is_floating_point() and target.dim() == 2
     found = choose(N, d, held, module, probabilities=probabilities, device=device)
+    if not few or found.rows is None:
+        return found
     if name == "large-margin":
         fast = takes_large_margin(target, module, features, held)
     else:
-        fast = takes(target, name, module, features, held)
-    if few and found.rows is not None and not fast:
+        fast = takes(target, name, module, features, held, found.rows)
+    if not fast:
         return Plan("dense", "few logits, and the kernels that the plan counts on do not take them")
     return found
 

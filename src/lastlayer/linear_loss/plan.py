@@ -72,8 +72,8 @@ def plan(
 
     On a GPU a chunk is computed in place, so there are 2^28 logits in one: rows if those are of 512 samples or of all;
     but of `large-margin` of class probabilities, whose chunks also read and write the whole weight, as above. A tile
-    has 2^25. Dense goes up to 2^20 logits only, from 64 classes on, where a loss of labels has kernels: all but the
-    batch losses; `large-margin`, whose kernels have many small steps between them, is dense up to 2^24 all the same.
+    has 2^25. Dense goes up to 2^20 logits only, from 64 classes on, where a loss of labels has kernels; but
+    `large-margin`, whose kernels have many small steps between them, is dense up to 2^24 all the same.
 
     A loss that has no form by class tiles takes rows whatever their number; `why` says so.
 
