@@ -146,6 +146,17 @@ def test_batch_max_margin(options: dict[str, Any], ties: bool, size: int, limit:
             torch.testing.assert_close(a.double().cpu(), b, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("plan", [Plan("dense", "test"), Plan("rows", "test", rows=1), Plan("rows", "test", rows=2)])
+@pytest.mark.parametrize("name", ["max-margin", "batch-max-margin"])
+def test_a_lead_of_the_margin_exactly_is_enough(name: str, plan: Plan) -> None:
+    """The loss is 0, and so is its gradient, whichever side of the kink torch's clamp is on."""
+    h = torch.eye(2, device=DEVICE).requires_grad_()
+    w = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, -1.0]], device=DEVICE, requires_grad=True)
+    value = linear_loss(h, w, torch.tensor([0, 1], device=DEVICE), name, plan=plan)
+    assert value == 0.0
+    assert all(not found.any() for found in torch.autograd.grad(value, [h, w]))
+
+
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("name", ["batch-ce", "batch-max-margin"])
 def test_batch_losses_of_one_chunk_go_over_the_rows_in_blocks(name: str, ties: bool, monkeypatch: Any) -> None:

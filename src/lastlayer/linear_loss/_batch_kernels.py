@@ -13,26 +13,25 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lastlayer.linear_loss._kernels import LOG2E
-from lastlayer.linear_loss._label_kernels import LARGEST, LN2, SCORE, SLOPE, SUM, TRUE, VALUE
+from lastlayer.linear_loss._kernels import exp
+from lastlayer.linear_loss._label_kernels import line, log
 from lastlayer.linear_loss._label_losses import Kind, RowLoss
 
 BLOCK = 8192  # rows at a time
-INFINITY = tl.constexpr(float("inf"))
 
 
 @triton.jit
-def _line(numbers, LINE: tl.constexpr, N, rows, other):
+def _load(numbers, N, WHAT: tl.constexpr, rows, other):
     """A number of some rows; another one past the last of them."""
-    return tl.load(numbers + LINE * N + rows, mask=rows < N, other=other)
+    return tl.load(line(numbers, N, WHAT) + rows, mask=rows < N, other=other)
 
 
 @triton.jit
 def _softmax_of(numbers, N, rows, top):
     """exp(z - top) of the true logit, of the largest false one, and summed over the false ones."""
-    total = _line(numbers, SUM, N, rows, 0.0)
-    largest = tl.exp2((_line(numbers, LARGEST, N, rows, 0.0) - top) * LOG2E)
-    true = tl.exp2((_line(numbers, SCORE, N, rows, 0.0) - top) * LOG2E)
+    total = _load(numbers, N, "sum", rows, 0.0)
+    largest = exp(_load(numbers, N, "largest", rows, 0.0) - top)
+    true = exp(_load(numbers, N, "score", rows, 0.0) - top)
     return true, largest, tl.where(total == 0, 0.0, total * largest)
 
 
@@ -40,12 +39,13 @@ def _softmax_of(numbers, N, rows, top):
 def _softmax(numbers, value, share, N, BLOCK: tl.constexpr):
     N = N.to(tl.int64)
     n = N.to(tl.float32)
-    highest = tl.full([BLOCK], -INFINITY, dtype=tl.float32)
+    highest = tl.full([BLOCK], -float("inf"), dtype=tl.float32)
     start = 0
     while start < N:  # the interpreter has no range over a number that is an argument
         rows = start + tl.arange(0, BLOCK)
-        false = tl.where(_line(numbers, SUM, N, rows, 0.0) == 0, -INFINITY, _line(numbers, LARGEST, N, rows, 0.0))
-        highest = tl.maximum(highest, tl.maximum(_line(numbers, SCORE, N, rows, -INFINITY), false))
+        largest = _load(numbers, N, "largest", rows, 0.0)
+        largest = tl.where(_load(numbers, N, "sum", rows, 0.0) == 0, -float("inf"), largest)  # there is none
+        highest = tl.maximum(highest, tl.maximum(_load(numbers, N, "score", rows, -float("inf")), largest))
         start += BLOCK
     top = tl.max(highest, 0)
 
@@ -56,18 +56,18 @@ def _softmax(numbers, value, share, N, BLOCK: tl.constexpr):
         rows = start + tl.arange(0, BLOCK)
         true, _, false = _softmax_of(numbers, N, rows, top)
         sums += tl.where(rows < N, true + false, 0.0)
-        leads += tl.where(rows < N, _line(numbers, SCORE, N, rows, 0.0) - top, 0.0)
+        leads += tl.where(rows < N, _load(numbers, N, "score", rows, 0.0) - top, 0.0)
         start += BLOCK
     whole = tl.sum(sums, 0)
-    tl.store(value, tl.log2(whole / n) * LN2 - tl.sum(leads, 0) / n)
+    tl.store(value, log(whole / n) - tl.sum(leads, 0) / n)
     tl.store(share, 1.0)
 
     start = 0
     while start < N:
         rows = start + tl.arange(0, BLOCK)
         true, largest, _ = _softmax_of(numbers, N, rows, top)
-        tl.store(numbers + SLOPE * N + rows, largest / whole, mask=rows < N)
-        tl.store(numbers + TRUE * N + rows, true / whole - 1.0 / n, mask=rows < N)
+        tl.store(line(numbers, N, "slope") + rows, largest / whole, mask=rows < N)
+        tl.store(line(numbers, N, "true") + rows, true / whole - 1.0 / n, mask=rows < N)
         start += BLOCK
 
 
@@ -75,15 +75,15 @@ def _softmax(numbers, value, share, N, BLOCK: tl.constexpr):
 def _hinge(numbers, value, share, N, margin, SAMPLE_TERM: tl.constexpr, BLOCK: tl.constexpr):
     N = N.to(tl.int64)
     n = N.to(tl.float32)
-    lowest = tl.full([BLOCK], INFINITY, dtype=tl.float32)
-    highest = tl.full([BLOCK], -INFINITY, dtype=tl.float32)
+    lowest = tl.full([BLOCK], float("inf"), dtype=tl.float32)
+    highest = tl.full([BLOCK], -float("inf"), dtype=tl.float32)
     hinges = tl.zeros([BLOCK], dtype=tl.float32)
     start = 0
     while start < N:
         rows = start + tl.arange(0, BLOCK)
-        lowest = tl.minimum(lowest, _line(numbers, SCORE, N, rows, INFINITY))
-        highest = tl.maximum(highest, _line(numbers, LARGEST, N, rows, -INFINITY))
-        hinges += _line(numbers, VALUE, N, rows, 0.0)
+        lowest = tl.minimum(lowest, _load(numbers, N, "score", rows, float("inf")))
+        highest = tl.maximum(highest, _load(numbers, N, "largest", rows, -float("inf")))
+        hinges += _load(numbers, N, "value", rows, 0.0)
         start += BLOCK
     bottom, top, total = tl.min(lowest, 0), tl.max(highest, 0), tl.sum(hinges, 0)
     lack = tl.where(total != total, float("nan"), margin - bottom + top)  # extremes pass over NaN
@@ -98,24 +98,24 @@ def _hinge(numbers, value, share, N, margin, SAMPLE_TERM: tl.constexpr, BLOCK: t
     start = 0
     while start < N:
         rows = start + tl.arange(0, BLOCK)
-        lows += tl.where((_line(numbers, SCORE, N, rows, 0.0) == bottom) & (rows < N), 1.0, 0.0)
-        highs += tl.where((_line(numbers, LARGEST, N, rows, 0.0) == top) & (rows < N), 1.0, 0.0)
+        lows += tl.where((_load(numbers, N, "score", rows, 0.0) == bottom) & (rows < N), 1.0, 0.0)
+        highs += tl.where((_load(numbers, N, "largest", rows, 0.0) == top) & (rows < N), 1.0, 0.0)
         start += BLOCK
-    active = tl.where(lack >= 0, 1.0, 0.0)
+    active = tl.where(lack > 0, 1.0, 0.0)
     low_share = active / tl.maximum(tl.sum(lows, 0), 1.0)  # what ties for an extreme shares its slope
     high_share = active / tl.maximum(tl.sum(highs, 0), 1.0)
 
     start = 0
     while start < N:
         rows = start + tl.arange(0, BLOCK)
-        ties = tl.maximum(_line(numbers, SUM, N, rows, 1.0), 1.0)
-        slope = tl.where(_line(numbers, LARGEST, N, rows, 0.0) == top, high_share / ties, 0.0)
-        d_true = tl.where(_line(numbers, SCORE, N, rows, 0.0) == bottom, -low_share, 0.0)
+        ties = tl.maximum(_load(numbers, N, "sum", rows, 1.0), 1.0)
+        slope = tl.where(_load(numbers, N, "largest", rows, 0.0) == top, high_share / ties, 0.0)
+        d_true = tl.where(_load(numbers, N, "score", rows, 0.0) == bottom, -low_share, 0.0)
         if SAMPLE_TERM:
-            slope += _line(numbers, SLOPE, N, rows, 0.0)
-            d_true += _line(numbers, TRUE, N, rows, 0.0)
-        tl.store(numbers + SLOPE * N + rows, slope, mask=rows < N)
-        tl.store(numbers + TRUE * N + rows, d_true, mask=rows < N)
+            slope += _load(numbers, N, "slope", rows, 0.0)
+            d_true += _load(numbers, N, "true", rows, 0.0)
+        tl.store(line(numbers, N, "slope") + rows, slope, mask=rows < N)
+        tl.store(line(numbers, N, "true") + rows, d_true, mask=rows < N)
         start += BLOCK
 
 

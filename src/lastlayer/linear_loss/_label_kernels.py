@@ -18,40 +18,39 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lastlayer.linear_loss._kernels import LIMIT, LOG2E, block_of, room_of
-from lastlayer.linear_loss._label_losses import LINES, NO_LABEL, Kind, RowLoss
+from lastlayer.linear_loss._kernels import LIMIT, block_of, exp, room_of
+from lastlayer.linear_loss._label_losses import LINES, NO_LABEL, PLACES, Kind, RowLoss
 
-SOFTMAX = tl.constexpr(int(Kind.SOFTMAX))
-NORM = tl.constexpr(int(Kind.NORM))
-BINARY = tl.constexpr(int(Kind.BINARY))
-FOCAL = tl.constexpr(int(Kind.FOCAL))
-SELF_NORM = tl.constexpr(int(Kind.SELF_NORM))
-ARC = tl.constexpr(int(Kind.ARC))
-HINGE = tl.constexpr(int(Kind.HINGE))
-SQUARES = tl.constexpr(int(Kind.SQUARES))
-
-# What is kept of a row, one line each.
-VALUE = tl.constexpr(0)
-MASS = tl.constexpr(1)  # what the sample counts in a mean
-LARGEST = tl.constexpr(2)  # false score
-FACTOR = tl.constexpr(3)  # on the logits in the softmax
-SLOPE = tl.constexpr(4)  # dL / dz of a false class, but for its sigmoid or its exponential against the largest
-TRUE = tl.constexpr(5)  # dL / dz of the label
-EVEN = tl.constexpr(6)  # dL / dz of every other class beyond that
-NORM_SLOPE = tl.constexpr(7)  # dL / d||z||
-INVERSE = tl.constexpr(8)  # 1 / ||z||
-# Of the losses that couple the rows, which have no use for these lines otherwise:
-SCORE = EVEN  # the true logit
-SUM = NORM_SLOPE  # over the false classes: of the exponentials against the largest, or how many are the largest
-
-LN2 = tl.constexpr(0.6931471805599453)
 LONG = 2**19  # classes, of which so few rows fit a chunk that the memory is busy only if each is read ahead
+
+
+@triton.jit
+def log(x):
+    """The natural logarithm."""
+    return tl.log2(x) * 0.6931471805599453
+
+
+@triton.constexpr_function
+def _place(what):
+    return PLACES[what]
+
+
+@triton.jit
+def line(numbers, N, WHAT: tl.constexpr):
+    """Where a number is kept of each row."""
+    return numbers + _place(WHAT) * N
+
+
+@triton.jit
+def _decay(x):
+    """e^-|x|."""
+    return tl.exp2(tl.abs(x) * -1.4426950408889634)
 
 
 @triton.jit
 def _softplus(x):
     """log(1 + e^x) to float32's digits: log1p by the series of its inverse hyperbolic tangent, at most 1/3."""
-    e = tl.exp2(tl.abs(x) * -LOG2E)
+    e = _decay(x)
     s = e / (2.0 + e)
     s2 = s * s
     tail = 1 / 9 + s2 * (1 / 11 + s2 * (1 / 13 + s2 * (1 / 15)))
@@ -61,7 +60,7 @@ def _softplus(x):
 @triton.jit
 def _logistic(x):
     """1 / (1 + e^-x), which keeps its digits at both ends."""
-    e = tl.exp2(tl.abs(x) * -LOG2E)
+    e = _decay(x)
     return tl.where(x >= 0, 1.0, e) / (1.0 + e)
 
 
@@ -108,11 +107,11 @@ def _over_false_classes(
         columns = start + tl.arange(0, BLOCK)
         false = (columns < K) & (columns != y)
         x = tl.load(z + columns, mask=columns < ROOM, other=0.0).to(tl.float32)
-        if KIND == BINARY:
+        if KIND == "binary":
             total += tl.sum(tl.where(false, _softplus(x + a), 0.0), 0)
-        elif KIND == SQUARES:
+        elif KIND == "squares":
             total += tl.sum(tl.where(false, x * x, 0.0), 0)
-        elif KIND == HINGE:
+        elif KIND == "hinge":
             here = tl.max(tl.where(false, x, -float("inf")), 0)
             plain += tl.sum(tl.where(false & (x != x), 1.0, 0.0), 0)  # a maximum passes over NaN
             ties = tl.sum(tl.where(false & (x == here), 1.0, 0.0), 0)
@@ -125,10 +124,10 @@ def _over_false_classes(
             s = tl.where(false, s, -float("inf"))
             higher = tl.maximum(largest, tl.max(s, 0))
             base = tl.where(higher == -float("inf"), 0.0, higher)
-            shrink = tl.exp2((largest - base) * LOG2E)
-            terms = tl.exp2((s - base) * LOG2E)  # in this order: a large common part leaves before anything is rounded
+            shrink = exp(largest - base)
+            terms = exp(s - base)  # in this order: a large common part leaves before anything is rounded
             total = total * shrink + tl.sum(terms, 0)
-            if KIND == NORM:
+            if KIND == "norm":
                 weighted = weighted * shrink + tl.sum(tl.where(false, terms * x, 0.0), 0)
             largest = higher
         if SMOOTH:
@@ -153,7 +152,7 @@ def _numbers(
     t = tl.load(z + y).to(tl.float32)
 
     inverse = 0.0
-    if KIND == NORM:
+    if KIND == "norm":
         inverse = _inverse_norm(z, K, ROOM, STAGES, BLOCK)
         factor = tl.where(inverse == 0, 0.0, factor * tl.exp2(a * tl.log2(tl.where(inverse == 0, 1.0, inverse))))
 
@@ -164,30 +163,30 @@ def _numbers(
 
     even = 0.0
     norm_slope = 0.0
-    if KIND == BINARY:
+    if KIND == "binary":
         score = t + a
         value = b * (total + tl.where(c == 0, 0.0, c * _softplus(score))) + _softplus(-score)
         slope = b
         d_true = b * c * _logistic(score) - _logistic(-score)
-    elif KIND == SQUARES:
+    elif KIND == "squares":
         value = a * (t - b) * (t - b) + total
         slope = 2.0
         d_true = 2.0 * a * (t - b)
-    elif KIND == HINGE:
+    elif KIND == "hinge":
         lack = a - t + tl.where(plain > 0, float("nan"), largest)  # one class has no others: -inf
         value = tl.where(lack < 0, 0.0, lack)
-        slope = tl.where(lack >= 0, 1.0, 0.0) / tl.maximum(total, 1.0)
-        d_true = tl.where(lack >= 0, -1.0, 0.0)
+        slope = tl.where(lack > 0, 1.0, 0.0) / tl.maximum(total, 1.0)
+        d_true = tl.where(lack > 0, -1.0, 0.0)
     else:
         largest = tl.where(largest == -float("inf"), 0.0, largest)  # no other class, or none that is not masked
         safe_total = tl.where(total == 0.0, 1.0, total)
         score = factor * t
         d_score = factor
-        if KIND == SOFTMAX:
+        if KIND == "softmax":
             if HAS_OFFSET:
                 score += tl.load(offset + y)
             score = tl.where(score == float("inf"), float("nan"), score - a)  # an overflow is no perfect answer
-        if KIND == ARC:
+        if KIND == "arc":
             inside = tl.abs(t) < 1
             cosine = tl.where(inside, t, tl.where(t > 0, 1.0, tl.where(t < 0, -1.0, t)))
             sine = tl.sqrt(tl.where(inside, (1.0 - cosine) * (1.0 + cosine), 0.0))
@@ -195,7 +194,7 @@ def _numbers(
             near = cosine >= -a
             score = factor * tl.where(near, cosine * a - sine * b, cosine - c * b)
             d_score = factor * tl.where(near, a + falls * b, 1.0)
-        log_total = tl.log2(total) * LN2
+        log_total = log(total)
         lead = (largest - score) + log_total  # of the false classes' log-sum
         surprise = _softplus(lead)
         missing = _logistic(lead)  # 1 - p of the label
@@ -206,15 +205,15 @@ def _numbers(
             value -= tl.where(t == -float("inf"), 0.0, b * factor * plain / K)  # infinite already, and plain is too
             d_true += b * factor * (1.0 - 1.0 / K)
             even = -b * factor / K
-        if KIND == NORM:
+        if KIND == "norm":
             d_factor = missing * (weighted / safe_total - t)
             norm_slope = -a * d_factor * factor * inverse
-        if KIND == FOCAL:
-            focus = tl.exp2(_softplus(-lead) * (-a * LOG2E))
+        if KIND == "focal":
+            focus = exp(-a * _softplus(-lead))
             value = tl.where(missing == 0, 0.0, focus * surprise)
             slope = tl.where(missing == 0, 0.0, focus * (missing + a * _logistic(-lead) * surprise))
             d_true = -slope
-        if KIND == SELF_NORM:
+        if KIND == "self-norm":
             log_sum = tl.where(lead > 0, largest + log_total + _softplus(-lead), score + surprise)
             value += a * log_sum * log_sum
             slope += 2.0 * a * log_sum * missing
@@ -228,15 +227,15 @@ def _numbers(
     if WEIGHTED:
         mass = tl.load(class_weight + y)
     numbers += row
-    tl.store(numbers + VALUE * N, tl.where(counts, mass * value, 0.0))
-    tl.store(numbers + MASS * N, tl.where(counts, mass, 0.0))
-    tl.store(numbers + LARGEST * N, largest)
-    tl.store(numbers + FACTOR * N, factor)
-    tl.store(numbers + SLOPE * N, mass * slope)
-    tl.store(numbers + TRUE * N, mass * d_true)
-    tl.store(numbers + EVEN * N, mass * even)
-    tl.store(numbers + NORM_SLOPE * N, mass * norm_slope)
-    tl.store(numbers + INVERSE * N, inverse)
+    tl.store(line(numbers, N, "value"), tl.where(counts, mass * value, 0.0))
+    tl.store(line(numbers, N, "mass"), tl.where(counts, mass, 0.0))
+    tl.store(line(numbers, N, "largest"), largest)
+    tl.store(line(numbers, N, "factor"), factor)
+    tl.store(line(numbers, N, "slope"), mass * slope)
+    tl.store(line(numbers, N, "true"), mass * d_true)
+    tl.store(line(numbers, N, "even"), mass * even)
+    tl.store(line(numbers, N, "norm slope"), mass * norm_slope)
+    tl.store(line(numbers, N, "inverse"), inverse)
 
 
 @triton.jit(do_not_specialize=["N", "ignored"], do_not_specialize_on_alignment=["label", "numbers", "upstream"])
@@ -257,25 +256,25 @@ def _gradient(
         times = tl.load(upstream + row)
     elif SHARED:
         times = tl.load(upstream) * tl.load(share)
-    largest = tl.load(numbers + LARGEST * N)
-    slope = tl.load(numbers + SLOPE * N) * times
+    largest = tl.load(line(numbers, N, "largest"))
+    slope = tl.load(line(numbers, N, "slope")) * times
     x = tl.load(z, mask=inside, other=0.0).to(tl.float32)
-    if KIND == BINARY:
+    if KIND == "binary":
         dz = slope * _logistic(x + a)
-    elif KIND == SQUARES:
+    elif KIND == "squares":
         dz = slope * x
-    elif KIND == HINGE:
+    elif KIND == "hinge":
         dz = tl.where(x == largest, slope, 0.0)
     else:
-        s = tl.load(numbers + FACTOR * N) * x
+        s = tl.load(line(numbers, N, "factor")) * x
         if HAS_OFFSET:
             s += tl.load(offset + columns, mask=columns < K, other=0.0)
-        dz = slope * tl.exp2((s - largest) * LOG2E)
+        dz = slope * exp(s - largest)
         if SMOOTH:
-            dz += tl.load(numbers + EVEN * N) * times
-    dz = tl.where(columns == y, tl.load(numbers + TRUE * N) * times, dz)
-    if KIND == NORM:
-        dz += tl.load(numbers + NORM_SLOPE * N) * times * (x * tl.load(numbers + INVERSE * N))
+            dz += tl.load(line(numbers, N, "even")) * times
+    dz = tl.where(columns == y, tl.load(line(numbers, N, "true")) * times, dz)
+    if KIND == "norm":
+        dz += tl.load(line(numbers, N, "norm slope")) * times * (x * tl.load(line(numbers, N, "inverse")))
     dz = tl.where(y == ignored, 0.0, dz)
     if CLAMP:
         dz = tl.clamp(dz, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
@@ -291,9 +290,9 @@ def _reduce(numbers, label, value, share, N, ignored, MEAN: tl.constexpr, BLOCK:
     start = 0
     while start < N:  # the interpreter has no range over a number that is an argument
         rows = start + tl.arange(0, BLOCK)
-        values += tl.load(numbers + VALUE * N + rows, mask=rows < N, other=0.0)
+        values += tl.load(line(numbers, N, "value") + rows, mask=rows < N, other=0.0)
         if MEAN:
-            masses += tl.load(numbers + MASS * N + rows, mask=rows < N, other=0.0)
+            masses += tl.load(line(numbers, N, "mass") + rows, mask=rows < N, other=0.0)
             counted += (tl.load(label + rows, mask=rows < N, other=ignored) != ignored).to(tl.int32)
         start += BLOCK
     total = tl.sum(values, 0)
@@ -310,7 +309,7 @@ def put_numbers(z: Tensor, label: Tensor, loss: RowLoss, into: Tensor) -> None:
     """Of each row of logits (n, K), the numbers above, into (LINES, n)."""
     _numbers[(z.shape[0],)](
         z, z.stride(0), label, loss.class_weight, loss.offset, into, into.stride(0), z.shape[1], loss.ignored,
-        *loss.numbers, KIND=int(loss.kind), WEIGHTED=loss.class_weight is not None, HAS_OFFSET=loss.offset is not None,
+        *loss.numbers, KIND=loss.kind.value, WEIGHTED=loss.class_weight is not None, HAS_OFFSET=loss.offset is not None,
         SMOOTH=loss.smooth, COUPLED=loss.coupled, STAGES=3 if z.shape[1] >= LONG else 1, **_launch(z, loss),
         debug=True, sanitize_overflow=False,  # for the assertion, and that one alone
     )  # fmt: skip
@@ -330,7 +329,7 @@ def put_gradient(
     """
     _gradient[(z.shape[0], triton.cdiv(z.shape[1], block_of(z)))](
         z, z.stride(0), label, loss.offset, numbers, upstream, share, numbers.stride(0), z.shape[1], loss.ignored,
-        loss.numbers[1], LIMIT.get(z.dtype, 0.0), KIND=int(loss.kind), HAS_OFFSET=loss.offset is not None,
+        loss.numbers[1], LIMIT.get(z.dtype, 0.0), KIND=loss.kind.value, HAS_OFFSET=loss.offset is not None,
         SMOOTH=loss.smooth, PER_ROW=upstream is not None and share is None, SHARED=share is not None,
         CLAMP=z.dtype in LIMIT, **_launch(z, loss),
     )  # fmt: skip
@@ -339,8 +338,8 @@ def put_gradient(
 def put_slopes(z: Tensor, label: Tensor, largest: Tensor, slope: Tensor, true: Tensor) -> None:
     """Put slope exp(z - largest) in the place of logits (n, K), and `true` at the label, from numbers (n,)."""
     numbers = torch.empty(LINES, len(z), dtype=torch.float32, device=z.device)
-    for line, values in ((LARGEST, largest), (FACTOR, 1.0), (SLOPE, slope), (TRUE, true)):
-        numbers[line.value] = values
+    for name, values in (("largest", largest), ("factor", 1.0), ("slope", slope), ("true", true)):
+        numbers[PLACES[name]] = values
     put_gradient(z, label, RowLoss(Kind.SOFTMAX, (1.0, 0.0, 0.0, 0.0), NO_LABEL), numbers)
 
 

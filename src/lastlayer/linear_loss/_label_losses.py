@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import StrEnum
 from typing import Any
 
 import torch
@@ -18,21 +18,35 @@ from lastlayer.losses.logit_adjusted import check_counts
 from lastlayer.losses.soft_logit_norm import default_tau
 
 
-class Kind(IntEnum):
+class Kind(StrEnum):
     """A form of loss. Its numbers are a factor on the logits, and a, b, c."""
 
-    SOFTMAX = 0  # cross-entropy, the true score less a; smoothed by b
-    NORM = 1  # cross-entropy of logits that are divided by their norm to the power a
-    BINARY = 2  # logistic losses of z + a, the false ones b times; c times that of the label as if it were false too
-    FOCAL = 3  # exponent a
-    SELF_NORM = 4  # strength a
-    ARC = 5  # cross-entropy, the true angle enlarged by one of cosine a, sine b and radians c
-    HINGE = 6  # margin a
-    SQUARES = 7  # the true one a times, from b
+    SOFTMAX = "softmax"  # cross-entropy, the true score less a; smoothed by b
+    NORM = "norm"  # cross-entropy of logits that are divided by their norm to the power a
+    BINARY = "binary"  # logistic losses of z + a, the false ones b times; c times the label's as if it were false too
+    FOCAL = "focal"  # exponent a
+    SELF_NORM = "self-norm"  # strength a
+    ARC = "arc"  # cross-entropy, the true angle enlarged by one of cosine a, sine b and radians c
+    HINGE = "hinge"  # margin a
+    SQUARES = "squares"  # the true one a times, from b
 
 
 Numbers = tuple[float, float, float, float]
-LINES = 9  # numbers kept of a row
+PLACES = {  # of the numbers kept of a row, by lines
+    "value": 0,
+    "mass": 1,  # what the sample counts in a mean
+    "largest": 2,  # false score
+    "factor": 3,  # on the logits in the softmax
+    "slope": 4,  # dL / dz of a false class, but for its sigmoid or its exponential against the largest
+    "true": 5,  # dL / dz of the label
+    "even": 6,  # dL / dz of every other class beyond that
+    "norm slope": 7,  # dL / d||z||
+    "inverse": 8,  # 1 / ||z||
+    # of a loss that couples rows, which has no use for those two
+    "score": 6,  # the true logit
+    "sum": 7,  # over the false classes: of the exponentials against the largest, or how many are the largest
+}
+LINES = 1 + max(PLACES.values())
 NO_LABEL = -(2**63)  # ignored where nothing is
 
 

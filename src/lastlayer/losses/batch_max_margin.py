@@ -35,7 +35,8 @@ def batch_max_margin(
         group: a process group to couple across, as in `batch_cross_entropy`.
 
     Returns:
-        A scalar in float32 or better. NaN for an empty batch; 0 with one class, which has no false logit.
+        A scalar in float32 or better. NaN for an empty batch; 0 with one class, which has no false logit. A hinge whose
+        lead is the margin exactly has no gradient.
 
     Example:
         >>> import torch
@@ -62,10 +63,10 @@ def _coupled(z: Tensor, index: Tensor, margin: float, sample_term: bool, group: 
     at = AtLabel(index)
     true, best_false = at(z), at.max_others(z)  # (N, 1, ...)
     m = torch.full((), true.numel(), dtype=z.dtype, device=z.device)
-    hinges = (margin - true + best_false).clamp(min=0.0).sum() if sample_term else 0.0 * true.sum()
+    hinges = (margin - true + best_false).relu().sum() if sample_term else 0.0 * true.sum()
     if z.shape[1] == 1 or (group is None and true.numel() == 0):  # no extremes to compare
         return sum_over_ranks(hinges, group) / sum_over_ranks(m, group)
-    batch_hinge = (margin + max_over_ranks(-true, group) + max_over_ranks(best_false, group)).clamp(min=0.0)
+    batch_hinge = (margin + max_over_ranks(-true, group) + max_over_ranks(best_false, group)).relu()
     return (batch_hinge + sum_over_ranks(hinges, group)) / sum_over_ranks(m, group)
 
 

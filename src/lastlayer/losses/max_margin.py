@@ -31,7 +31,8 @@ def max_margin(
     Returns:
         The loss in float32 or better: a scalar, or one value a sample for "none".
 
-    Degenerate cases: false logits that tie for the largest share its gradient equally; with one class the loss is 0.
+    Degenerate cases: false logits that tie for the largest share its gradient equally; where the lead is the margin
+    exactly there is none; with one class the loss is 0.
 
     Example:
         >>> import torch
@@ -42,7 +43,7 @@ def max_margin(
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
 
     def loss(at: Selection) -> Tensor:
-        return (margin - at(problem.logits) + at.max_others(problem.logits)).clamp(min=0.0)
+        return (margin - at(problem.logits) + at.max_others(problem.logits)).relu()
 
     return evaluate(problem, loss)
 
