@@ -152,7 +152,7 @@ def put_exponentials(z: Tensor, base: Tensor) -> None:
     if not z.shape[0]:
         return
     block = block_of(z)
-    _exponentials[(z.shape[0], triton.cdiv(z.shape[1], block))](
+    _exponentials[(z.shape[0], blocks(z.shape[1], block))](
         z, z.stride(0), base, LIMIT.get(z.dtype, 0.0), ROOM=room_of(z), CLAMP=z.dtype in LIMIT, BLOCK=block,
         num_warps=8,
     )  # fmt: skip
@@ -172,7 +172,7 @@ def best(z: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def times(values: Tensor, factor: Tensor, out: Tensor) -> Tensor:
     """Contiguous values times a number, in the dtype and the memory of out, which may be the values'."""
     if values.numel():
-        _times[(triton.cdiv(values.numel(), 4096),)](
+        _times[(blocks(values.numel(), 4096),)](
             values, factor, out, values.numel(), LIMIT.get(out.dtype, 0.0),
             CLAMP=out.dtype in LIMIT, BLOCK=4096, num_warps=8,
         )  # fmt: skip
@@ -184,7 +184,7 @@ def unit(x: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
     out = torch.empty_like(x, dtype=dtype)
     if x.shape[0]:
         shape = _rows_of_a_program(x)
-        _unit[(triton.cdiv(x.shape[0], shape["ROWS"]),)](x, out, x.shape[0], scale, x.shape[1], **shape)
+        _unit[(blocks(x.shape[0], shape["ROWS"]),)](x, out, x.shape[0], scale, x.shape[1], **shape)
     return out
 
 
@@ -193,7 +193,7 @@ def unit_gradient(x: Tensor, gradient: Tensor, scale: float) -> Tensor:
     out = torch.empty_like(x)
     if x.shape[0]:
         shape = _rows_of_a_program(x)
-        _unit_gradient[(triton.cdiv(x.shape[0], shape["ROWS"]),)](
+        _unit_gradient[(blocks(x.shape[0], shape["ROWS"]),)](
             x, gradient, out, x.shape[0], scale, LIMIT.get(x.dtype, 0.0), x.shape[1],
             CLAMP=x.dtype in LIMIT, **shape,
         )  # fmt: skip
@@ -202,7 +202,7 @@ def unit_gradient(x: Tensor, gradient: Tensor, scale: float) -> Tensor:
 
 def _rows_of_a_program(x: Tensor) -> dict[str, int]:
     """How many rows a program takes, the power of two that holds one, and its warps."""
-    block = triton.next_power_of_2(x.shape[1])
+    block = _power_of_two(x.shape[1])
     return {"ROWS": max(1, 2048 // block), "BLOCK": block, "num_warps": max(4, block // 512)}
 
 
@@ -214,4 +214,14 @@ def room_of(z: Tensor) -> int:
 
 def block_of(z: Tensor) -> int:
     """Columns of (n, K) that a program takes at a time."""
-    return min(BLOCK, triton.next_power_of_2(z.shape[1]))
+    return min(BLOCK, _power_of_two(z.shape[1]))
+
+
+def blocks(count: int, size: int) -> int:
+    """How many of a size hold so many; Triton's own function, made for kernels, takes longer than a launch may."""
+    return -(-count // size)
+
+
+def _power_of_two(count: int) -> int:
+    """The smallest that is not below; likewise."""
+    return 1 << (count - 1).bit_length()

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lastlayer.linear_loss._kernels import LIMIT, block_of, exp, room_of
+from lastlayer.linear_loss._kernels import LIMIT, block_of, blocks, exp, room_of
 from lastlayer.linear_loss._label_losses import LINES, NO_LABEL, PLACES, Kind, RowLoss
 
 LONG = 2**19  # classes, of which so few rows fit a chunk that the memory is busy only if each is read ahead
@@ -327,7 +327,7 @@ def put_gradient(
 
     Times one number a row, `upstream` (n,), or times the numbers `upstream` and `share`, or times nothing.
     """
-    _gradient[(z.shape[0], triton.cdiv(z.shape[1], block_of(z)))](
+    _gradient[(z.shape[0], blocks(z.shape[1], block_of(z)))](
         z, z.stride(0), label, loss.offset, numbers, upstream, share, numbers.stride(0), z.shape[1], loss.ignored,
         loss.numbers[1], LIMIT.get(z.dtype, 0.0), KIND=loss.kind.value, HAS_OFFSET=loss.offset is not None,
         SMOOTH=loss.smooth, PER_ROW=upstream is not None and share is None, SHARED=share is not None,
