@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--compiled", default="", help="losses, or all, whose peer under torch.compile is timed too")
     parser.add_argument("--graphs", action="store_true", help="on a GPU, also the time of each step as a CUDA graph")
     parser.add_argument("--seconds", type=float, help="how long to time each pair")
-    parser.add_argument("--csv", metavar="FILE", help="write the rows there, after each shape")
+    parser.add_argument("--csv", metavar="FILE", help="write the rows there, as they come")
     options = parser.parse_args()
 
     torch.set_num_threads(options.threads)
@@ -101,13 +101,13 @@ def main() -> None:
         n, d, k = (int(size) for size in options.shape.split(","))
         shapes = [(n, d, k)]
     for shape in shapes:
-        found = list(measure(names, shape, options))
-        rows += found
-        console.print(
-            as_table(found, f"{options.device}, {options.dtype}, N = {shape[0]}, d = {shape[1]}, K = {shape[2]}")
-        )
-        if options.csv:
-            write_csv(options.csv, rows)
+        before = len(rows)
+        for row in measure(names, shape, options):
+            rows.append(row)
+            if options.csv:
+                write_csv(options.csv, rows)
+        title = f"{options.device}, {options.dtype}, N = {shape[0]}, d = {shape[1]}, K = {shape[2]}"
+        console.print(as_table(rows[before:], title))
     if options.json:
         write_json(options.json, rows)
 
