@@ -80,6 +80,33 @@ def test_batch_cross_entropy(kind: str) -> None:
         torch.testing.assert_close(a.double().cpu(), b, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("rise", [5.0, 100.0])
+def test_batch_cross_entropy_of_chunks_that_rise_waits_for_nothing(rise: float, monkeypatch: Any) -> None:
+    """Each chunk is higher than the one before, by more than its exponentials have room for or by less."""
+    exact = layer(12, D, K)
+    exact[2] = None
+    with torch.no_grad():
+        exact[0] += rise * torch.arange(12).div(4, rounding_mode="floor").unsqueeze(1)
+        exact[1].abs_()
+    labels = target("index", 12, K)
+    expected = dense(make("batch-ce", K), exact, labels)
+    parts = single(exact)
+    value = linear_loss(*parts[:2], labels.to(DEVICE), "batch-ce", plan=ROWS)
+    torch.testing.assert_close(value.double().cpu(), expected, rtol=1e-5, atol=1e-5)
+    for a, b in zip(gradients_on(value, parts), gradients(expected, exact[:2]), strict=True):
+        torch.testing.assert_close(a.double().cpu(), b, rtol=1e-4, atol=1e-4)
+    on_device = labels.to(DEVICE)
+    if DEVICE == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    else:
+        monkeypatch.setattr(torch.Tensor, "__bool__", lambda self: pytest.fail("waits to read a number"))
+    try:
+        linear_loss(*parts[:2], on_device, "batch-ce", plan=ROWS).backward()
+    finally:
+        if DEVICE == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.parametrize("size", [3, 7], ids=["chunks", "one chunk"])
 def test_batch_cross_entropy_of_large_logits_keeps_its_digits(size: int) -> None:
     """Logits near 5003 hold 5e-4, here exactly; a log-sum of theirs would not."""

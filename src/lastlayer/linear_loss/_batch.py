@@ -56,15 +56,15 @@ class BatchCrossEntropy:
                 top = z.amax().to(dtype)
             if reference is None:
                 reference = top
-            elif bool(top - reference > room):
-                shrink = (reference - top).exp()
-                total, true = total * shrink, true + (reference - top) * mass
+            elif fast is not None or bool(top - reference > room):
+                before, reference = reference, torch.where(top - reference > room, top, reference)
+                shrink = (before - reference).exp()  # kernels pass over sums times 1: nothing waits to know of it
+                total, true = total * shrink, true + (before - reference) * mass
                 if gradients is not None:
                     if gradients.weight is not None:
                         gradients.weight.shrink(shrink)
                     if gradients.bias is not None:
                         gradients.bias *= shrink
-                reference = top
             part, share = self._true(z, reference, low, high)
             true, mass = true + part, mass + share
             seen.append((low, high, reference))
@@ -123,7 +123,7 @@ class BatchCrossEntropy:
                     gradients.features[low:high] += before
             return
         for labels in self.batch.labels:
-            dz = torch.as_tensor(labels.share, dtype=wide(h.dtype), device=h.device).expand(N) * (total / -N)
+            dz = (labels.share * (total / -N)).to(wide(h.dtype)).expand(N)
             index = labels.index.squeeze(1)
             if gradients.features is not None:
                 gradients.features += dz.unsqueeze(1) * layer.weight[index]

@@ -90,12 +90,14 @@ def _best(
 
 
 @triton.jit
-def _times(source, factor, out, count, limit, CLAMP: tl.constexpr, BLOCK: tl.constexpr):
+def _times(source, factor, out, count, limit, IN_PLACE: tl.constexpr, CLAMP: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(source + at, mask=at < count, other=0.0).to(tl.float32) * tl.load(factor).to(tl.float32)
-    if CLAMP:
-        x = tl.clamp(x, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
-    tl.store(out + at, x.to(out.dtype.element_ty), mask=at < count)
+    f = tl.load(factor).to(tl.float32)
+    if (f != 1.0) | (not IN_PLACE):
+        x = tl.load(source + at, mask=at < count, other=0.0).to(tl.float32) * f
+        if CLAMP:
+            x = tl.clamp(x, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
+        tl.store(out + at, x.to(out.dtype.element_ty), mask=at < count)
 
 
 @triton.jit
@@ -170,11 +172,11 @@ def best(z: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def times(values: Tensor, factor: Tensor, out: Tensor) -> Tensor:
-    """Contiguous values times a number, in the dtype and the memory of out, which may be the values'."""
+    """Contiguous values times a number, in the dtype and the memory of out; in their own they are not read for a 1."""
     if values.numel():
         _times[(blocks(values.numel(), 4096),)](
             values, factor, out, values.numel(), LIMIT.get(out.dtype, 0.0),
-            CLAMP=out.dtype in LIMIT, BLOCK=4096, num_warps=8,
+            IN_PLACE=out is values, CLAMP=out.dtype in LIMIT, BLOCK=4096, num_warps=8,
         )  # fmt: skip
     return out
 

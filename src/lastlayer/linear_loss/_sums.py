@@ -59,7 +59,7 @@ class WeightSum:
     def shrink(self, factor: Tensor) -> None:
         """Multiply what is there."""
         for _, _, total in self.parts:
-            total *= factor
+            times(total, factor, total.dtype, in_place=True)
 
     def finish(self, factor: Tensor | float) -> Tensor:
         """The sum times a number, in the weight's dtype; what was kept for it is gone."""

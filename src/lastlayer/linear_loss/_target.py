@@ -107,7 +107,7 @@ def read_batch(loss: Loss, target: Target, N: int, K: int, features: Tensor, dty
         read(logits, target, ignore_index=ignore_index)  # says what is wrong
     divisor = counted = None
     if as_probabilities:
-        divisor, counted = logits.new_full((), N), torch.tensor(N > 0, device=features.device)
+        divisor, counted = logits.new_full((), N), logits.new_full((), N > 0, dtype=torch.bool)
     else:
         divisor = torch.as_tensor(normaliser(problem), device=features.device)
         counted = torch.stack([labels.valid.any() for labels in problem.labels]).any()
