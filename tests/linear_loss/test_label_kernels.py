@@ -6,6 +6,7 @@ By Triton's interpreter where there is no GPU. Equality with the dense form in g
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 import subprocess
@@ -20,6 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("triton")
+
+from triton import constexpr_function
 
 from lastlayer import losses
 from lastlayer.linear_loss import Plan, _label_kernels, _label_losses, _units, linear_loss
@@ -85,6 +88,19 @@ def test_a_part_common_to_all_logits_costs_no_digits(name: str) -> None:
     value, expected, found, wanted = of_logits(name, z, torch.arange(N), PLANS[1], reduction="none")
     torch.testing.assert_close(value, expected, rtol=2e-6, atol=0.0)
     torch.testing.assert_close(found, wanted, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.why)
+@pytest.mark.parametrize("name", ["max-margin", "batch-max-margin"])
+def test_a_part_common_to_all_logits_costs_a_hinge_no_digits(name: str, plan: Plan) -> None:
+    """At 1e8 logits are multiples of 8: less one of them a margin would be gone, and with it what a tie costs."""
+    z = 1e8 + 8 * torch.randint(-2, 3, (N, K), generator=torch.Generator().manual_seed(0))
+    z[:, :N] += 32 * torch.eye(N)
+    z[0, 1] = z[0, 0] = z[0].max()
+    value, expected, found, wanted = of_logits(name, z, torch.arange(N), plan, margin=0.3)
+    torch.testing.assert_close(value, expected, rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(found, wanted)
+    assert wanted.any()
 
 
 @pytest.mark.parametrize("name", ["sln", "ln"])
@@ -387,6 +403,21 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     assert result.returncode == 0, result.stdout + result.stderr
     found: dict[str, Any] = json.loads(result.stdout)
     return found
+
+
+def test_a_kernel_in_the_cache_of_triton_is_not_taken_for_one_with_other_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache knows a kernel by its text and that of what it calls: a number kept elsewhere is not seen."""
+    lines, first = inspect.getsourcelines(_label_losses.place)
+    text = "\n" * (first - 1) + "".join(lines)
+    monkeypatch.syspath_prepend(tmp_path)
+    known = []
+    for name, place in (("same_places", '"slope": 4'), ("other_places", '"slope": 5')):
+        (tmp_path / f"{name}.py").write_text(text.replace('"slope": 4', place))
+        copy = constexpr_function(importlib.import_module(name).place)
+        known.append(copy.cache_key == _label_kernels._place.cache_key)
+    assert known == [True, False]
 
 
 def test_compiles_without_a_gpu(compiled: dict[str, Any]) -> None:

@@ -264,6 +264,18 @@ def test_batch_cross_entropy_of_large_float32_logits_keeps_its_digits():
     assert losses.batch_cross_entropy(z, y).item() == pytest.approx(exact.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("offset", [5003.0, 1e8])
+@pytest.mark.parametrize("loss", [losses.max_margin, losses.batch_max_margin], ids=identity)
+def test_a_part_common_to_all_logits_costs_a_hinge_no_digits(loss, offset):
+    """A margin of 0.3 less 5003 is rounded, less 1e8 it is gone: a tie would have no loss and no gradient."""
+    exact = torch.tensor([[8.0, 8.0, 0.0], [0.0, 8.0, 8.0], [0.0, -8.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    z = (exact + offset).detach().float().requires_grad_()  # without rounding
+    y = torch.tensor([0, 1, 0])
+    found, expected = loss(z, y, margin=0.3), loss(exact, y, margin=0.3)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert torch.equal(torch.autograd.grad(found, z)[0], torch.autograd.grad(expected, exact)[0].float())
+
+
 def test_bce_far_beyond_what_a_sigmoid_holds():
     """Peers that take log(1 - sigmoid) give infinities from |z| = 88 on."""
     z = torch.tensor([[-300.0, 300.0], [300.0, -300.0]], requires_grad=True)

@@ -247,6 +247,14 @@ class TestBatchMaxMargin:
             assert loss.item() == 0.0
             assert torch.autograd.grad(loss, z)[0].eq(0).all()
 
+    def test_without_the_sample_term_an_infinite_logit_that_is_no_extreme_counts_for_nothing(self):
+        z = torch.tensor([[math.inf, 0.0], [0.5, 2.0]], requires_grad=True)
+        loss = losses.batch_max_margin(z, torch.tensor([0, 1]), sample_term=False)
+        assert loss.item() == 0.0
+        loss = losses.batch_max_margin(z, torch.tensor([0, 1]), sample_term=False, margin=3.0)
+        assert loss.item() == (3.0 - 2.0 + 0.5) / 2
+        assert torch.autograd.grad(loss, z)[0].tolist() == [[0.0, 0.0], [0.5, -0.5]]
+
     def test_needs_one_true_logit_a_sample(self):
         with pytest.raises(ValueError, match="class indices"):
             losses.batch_max_margin(torch.zeros(3, K), torch.full((3, K), 1 / K))

@@ -31,8 +31,9 @@ def _softmax_of(numbers, N, rows, top):
     """exp(z - top) of the true logit, of the largest false one, and summed over the false ones."""
     total = _load(numbers, N, "sum", rows, 0.0)
     largest = exp(_load(numbers, N, "largest", rows, 0.0) - top)
+    largest = tl.where(total == 0, 0.0, largest)  # there is none, and what stands for it may be far above the top
     true = exp(_load(numbers, N, "score", rows, 0.0) - top)
-    return true, largest, tl.where(total == 0, 0.0, total * largest)
+    return true, largest, total * largest
 
 
 @triton.jit(do_not_specialize=["N"])
@@ -86,7 +87,7 @@ def _hinge(numbers, value, share, N, margin, SAMPLE_TERM: tl.constexpr, BLOCK: t
         hinges += _load(numbers, N, "value", rows, 0.0)
         start += BLOCK
     bottom, top, total = tl.min(lowest, 0), tl.max(highest, 0), tl.sum(hinges, 0)
-    lack = tl.where(total != total, float("nan"), margin - bottom + top)  # extremes pass over NaN
+    lack = tl.where(total != total, float("nan"), margin - (bottom - top))  # extremes pass over NaN
     found = tl.where(lack < 0, 0.0, lack)
     if SAMPLE_TERM:
         found += total

@@ -19,20 +19,18 @@ import triton.language as tl
 from torch import Tensor
 
 from lastlayer.linear_loss._kernels import LIMIT, block_of, blocks, exp, room_of
-from lastlayer.linear_loss._label_losses import LINES, NO_LABEL, PLACES, Kind, RowLoss
+from lastlayer.linear_loss._label_losses import LINES, NO_LABEL, Kind, RowLoss, place
 
 LONG = 2**19  # classes, of which so few rows fit a chunk that the memory is busy only if each is read ahead
+
+
+_place = triton.constexpr_function(place)
 
 
 @triton.jit
 def log(x):
     """The natural logarithm."""
     return tl.log2(x) * 0.6931471805599453
-
-
-@triton.constexpr_function
-def _place(what):
-    return PLACES[what]
 
 
 @triton.jit
@@ -173,7 +171,7 @@ def _numbers(
         slope = 2.0
         d_true = 2.0 * a * (t - b)
     elif KIND == "hinge":
-        lack = a - t + tl.where(plain > 0, float("nan"), largest)  # one class has no others: -inf
+        lack = a - (t - tl.where(plain > 0, float("nan"), largest))  # one class has no others: -inf
         value = tl.where(lack < 0, 0.0, lack)
         slope = tl.where(lack > 0, 1.0, 0.0) / tl.maximum(total, 1.0)
         d_true = tl.where(lack > 0, -1.0, 0.0)
@@ -339,7 +337,7 @@ def put_slopes(z: Tensor, label: Tensor, largest: Tensor, slope: Tensor, true: T
     """Put slope exp(z - largest) in the place of logits (n, K), and `true` at the label, from numbers (n,)."""
     numbers = torch.empty(LINES, len(z), dtype=torch.float32, device=z.device)
     for name, values in (("largest", largest), ("factor", 1.0), ("slope", slope), ("true", true)):
-        numbers[PLACES[name]] = values
+        numbers[place(name)] = values
     put_gradient(z, label, RowLoss(Kind.SOFTMAX, (1.0, 0.0, 0.0, 0.0), NO_LABEL), numbers)
 
 

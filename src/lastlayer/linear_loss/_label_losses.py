@@ -32,21 +32,27 @@ class Kind(StrEnum):
 
 
 Numbers = tuple[float, float, float, float]
-PLACES = {  # of the numbers kept of a row, by lines
-    "value": 0,
-    "mass": 1,  # what the sample counts in a mean
-    "largest": 2,  # false score
-    "factor": 3,  # on the logits in the softmax
-    "slope": 4,  # dL / dz of a false class, but for its sigmoid or its exponential against the largest
-    "true": 5,  # dL / dz of the label
-    "even": 6,  # dL / dz of every other class beyond that
-    "norm slope": 7,  # dL / d||z||
-    "inverse": 8,  # 1 / ||z||
-    # of a loss that couples rows, which has no use for those two
-    "score": 6,  # the true logit
-    "sum": 7,  # over the false classes: of the exponentials against the largest, or how many are the largest
-}
-LINES = 1 + max(PLACES.values())
+
+
+def place(what: str) -> int:
+    """The line of a number that is kept of each row; in the text, which is all that Triton's cache of kernels sees."""
+    return {
+        "value": 0,
+        "mass": 1,  # what the sample counts in a mean
+        "largest": 2,  # false score
+        "factor": 3,  # on the logits in the softmax
+        "slope": 4,  # dL / dz of a false class, but for its sigmoid or its exponential against the largest
+        "true": 5,  # dL / dz of the label
+        "even": 6,  # dL / dz of every other class beyond that
+        "norm slope": 7,  # dL / d||z||
+        "inverse": 8,  # 1 / ||z||
+        # of a loss that couples rows, which has no use for those two
+        "score": 6,  # the true logit
+        "sum": 7,  # over the false classes: of the exponentials against the largest, or how many are the largest
+    }[what]
+
+
+LINES = 1 + place("inverse")
 NO_LABEL = -(2**63)  # ignored where nothing is
 
 

@@ -63,11 +63,14 @@ def _coupled(z: Tensor, index: Tensor, margin: float, sample_term: bool, group: 
     at = AtLabel(index)
     true, best_false = at(z), at.max_others(z)  # (N, 1, ...)
     m = torch.full((), true.numel(), dtype=z.dtype, device=z.device)
-    hinges = (margin - true + best_false).relu().sum() if sample_term else 0.0 * true.sum()
+    # Differences first: a margin less a large logit would be rounded, at 1e8 away.
+    hinges = (margin - (true - best_false)).relu().sum()
     if z.shape[1] == 1 or (group is None and true.numel() == 0):  # no extremes to compare
         return sum_over_ranks(hinges, group) / sum_over_ranks(m, group)
-    batch_hinge = (margin + max_over_ranks(-true, group) + max_over_ranks(best_false, group)).relu()
-    return (batch_hinge + sum_over_ranks(hinges, group)) / sum_over_ranks(m, group)
+    total = (margin + (max_over_ranks(-true, group) + max_over_ranks(best_false, group))).relu()
+    if sample_term:
+        total = total + sum_over_ranks(hinges, group)
+    return total / sum_over_ranks(m, group)
 
 
 @register("batch-max-margin")

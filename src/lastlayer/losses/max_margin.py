@@ -43,7 +43,8 @@ def max_margin(
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
 
     def loss(at: Selection) -> Tensor:
-        return (margin - at(problem.logits) + at.max_others(problem.logits)).relu()
+        # The difference first: a margin less a large logit would be rounded, at 1e8 away.
+        return (margin - (at(problem.logits) - at.max_others(problem.logits))).relu()
 
     return evaluate(problem, loss)
 

@@ -1,0 +1,33 @@
+"""The kernels that couple the rows of a batch, at the edges. Equality with the dense form: test_kernels.py.
+
+By Triton's interpreter where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from lastlayer.linear_loss import linear_loss
+from tests.linear_loss.cases import BY_KERNELS, DEVICE, PLANS
+
+pytestmark = BY_KERNELS
+
+
+@pytest.mark.parametrize("top", [-300.0, 0.0, 300.0])
+def test_batch_cross_entropy_where_only_the_label_is_not_masked(top: float) -> None:
+    """The bias of all other classes is minus infinity: no largest false logit, and a softmax over the true ones."""
+    h = torch.tensor([[0.0], [1.0], [3.0]], device=DEVICE, requires_grad=True)
+    w = torch.tensor([[1.0], [0.5], [-2.0]], device=DEVICE, requires_grad=True)
+    bias = torch.tensor([top, -float("inf"), -float("inf")], device=DEVICE, requires_grad=True)
+    value = linear_loss(h, w, torch.zeros(3, dtype=torch.long, device=DEVICE), "batch-ce", bias, plan=PLANS[1])
+    x = h.detach().double()
+    torch.testing.assert_close(value.double(), x.exp().mean().log() - x.mean(), rtol=1e-5, atol=0.0)
+    found = torch.autograd.grad(value, [h, w, bias])
+    dz = x.softmax(0) - 1 / 3
+    nothing = torch.zeros(2, device=DEVICE)
+    wanted = [dz, torch.cat([(dz * x).sum(0), nothing]).unsqueeze(1), torch.cat([dz.sum(0), nothing])]
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a.double(), b.double(), rtol=1e-5, atol=1e-6)
