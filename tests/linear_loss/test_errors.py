@@ -13,6 +13,10 @@ from lastlayer.linear_loss import Plan, linear_loss
 from tests.linear_loss.cases import BY_CLASSES, PER_SAMPLE, WEIGHT, WHOLE, D, K, N, classes, layer, make, rows, target
 
 
+class OwnBatchLoss(losses.BatchCrossEntropyLoss):
+    """Of a class that is not known to have a form of its own by rows."""
+
+
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
@@ -44,6 +48,7 @@ from tests.linear_loss.cases import BY_CLASSES, PER_SAMPLE, WEIGHT, WHOLE, D, K,
         ({"plan": "rows"}, TypeError, "Plan"),
         ({"target": torch.rand(N, K).double().requires_grad_(), "plan": rows(3)}, ValueError, "detach"),
         ({"loss": losses.BatchCrossEntropyLoss(group=object()), "plan": rows(3)}, ValueError, "ranks"),
+        ({"loss": OwnBatchLoss(), "plan": rows(3)}, ValueError, "no value for each sample.*'dense'"),
         ({"loss": losses.CrossEntropyLoss(weight=torch.nn.Parameter(WEIGHT)), "plan": rows(3)}, ValueError, "weight"),
     ],
 )  # fmt: skip

@@ -144,6 +144,18 @@ def test_few_logits_that_the_kernels_do_not_take_are_dense(monkeypatch: pytest.M
     torch.testing.assert_close(torch.autograd.grad(value, class_weight)[0], wanted)
 
 
+def test_few_logits_under_autocast_are_dense_where_the_kernels_do_not_take_its_dtype(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = sys.modules["lastlayer.linear_loss.linear_loss"]
+    monkeypatch.setattr(module, "choose", lambda *_, **__: PLANS[1])
+    monkeypatch.setattr(module, "by_rows", lambda *_: pytest.fail("not dense"))
+    (h, w, _), labels = on_device()
+    with torch.autocast(DEVICE, torch.float16):
+        value = linear_loss(h, w, labels, "batch-ce")
+        torch.testing.assert_close(value, losses.batch_cross_entropy(torch.nn.functional.linear(h, w), labels))
+
+
 @every_plan
 def test_kernels_are_launched_on_the_device_of_the_features(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton takes the current device, which need not be that of a layer on the last of several GPUs."""

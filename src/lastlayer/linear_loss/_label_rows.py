@@ -11,7 +11,7 @@ from torch import Tensor
 from lastlayer.linear_loss._compiled import batch_kernels, label_kernels, row_kernels
 from lastlayer.linear_loss._function import Gradients, Layer
 from lastlayer.linear_loss._label_losses import COUPLED, LINES, RowLoss, has_form, row_loss
-from lastlayer.linear_loss._products import empty_rows
+from lastlayer.linear_loss._products import autocast_dtype, empty_rows
 from lastlayer.linear_loss._rows import Once, logits_into
 from lastlayer.linear_loss._sums import RowGradients
 from lastlayer.linear_loss._target import chunks
@@ -27,7 +27,9 @@ def takes(target: Target, name: str, loss: Loss, features: Tensor, K: int, rows:
         return False
     if target.dtype is torch.bool or target.is_floating_point() or target.is_complex():
         return False
-    if name in COUPLED and (rows < N or (name == "batch-ce" and features.dtype is torch.float16)):
+    if name in COUPLED and rows < N:
+        return False
+    if name == "batch-ce" and (autocast_dtype(features) or features.dtype) is torch.float16:
         return False  # a softmax of N K logits has entries that float16 has no place for
     return has_form(name, loss) and not (name in SPARSE and N * d * K > SPARSE_PAYS)
 

@@ -59,6 +59,8 @@ def by_rows(
         _refuse_gradients(module, batch, "rows", set())
         _check_numbers(module, features, weight.shape[0])
         return fused(Margins(module, batch, size), features, weight, bias)
+    if "reduction" not in module.hyperparameters():
+        raise ValueError(f"{name} gives no value for each sample, which path='rows' adds up: plan 'dense' takes it")
     more = _refuse_gradients(module, batch, "rows", set(module.hyperparameters()))
     if name == "large-margin" and takes_large_margin(batch.target, module, features, len(weight)):
         return large_margin(module, batch, size, features, weight)

@@ -135,7 +135,12 @@ def on_its_device(tensor: Tensor) -> torch.cuda.device_of:
     return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call]
 
 
+def autocast_dtype(tensor: Tensor) -> torch.dtype | None:
+    """What autocast multiplies in where the tensor is; None where it is off."""
+    device = tensor.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
 def in_full_precision(tensor: Tensor) -> AbstractContextManager[object]:
     """Turn autocast off: the products are in the dtype of their inputs already, and the sums must not be rounded."""
-    device = tensor.device.type
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+    return nullcontext() if autocast_dtype(tensor) is None else torch.autocast(tensor.device.type, enabled=False)

@@ -11,7 +11,7 @@ from lastlayer.linear_loss._function import fused
 from lastlayer.linear_loss._label_rows import by_kernels, takes
 from lastlayer.linear_loss._large_margin import takes_large_margin
 from lastlayer.linear_loss._paths import by_classes, by_rows
-from lastlayer.linear_loss._products import in_full_precision, wide
+from lastlayer.linear_loss._products import autocast_dtype, in_full_precision, wide
 from lastlayer.linear_loss._shards import Shard, read_shard
 from lastlayer.linear_loss._target import read_batch
 from lastlayer.linear_loss._units import has_kernels_for, unit_rows
@@ -247,8 +247,7 @@ def _layer(
     features: Tensor, weight: Tensor, bias: Tensor | None, normalized: bool, scale: Tensor | float, in_parts: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The additive linear layer, in the dtype its products run in."""
-    device = features.device.type
-    lower = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    lower = autocast_dtype(features)
     if normalized:
         bias = None if bias is None else -bias
         if in_parts and not isinstance(scale, Tensor) and has_kernels_for(features, weight):
