@@ -90,8 +90,8 @@ def linear_loss(
 
     `torch.compile` around the chunked paths leaves them as they are, and its graph breaks there. Not supported: second
     derivatives, forward-mode derivatives and `torch.func` of the chunked paths; gradients of the target and of class
-    weights there; a batch loss coupled over ranks by its own `group` there; a bias with large-margin, which has none.
-    kd and fn-kd, whose teacher has no place here.
+    weights there; a batch loss coupled over ranks by its own `group`, or of your own making, there; a bias with
+    large-margin, which has none. kd and fn-kd, whose teacher has no place here.
 
     Degenerate cases: as in the loss. An empty or wholly ignored batch has a mean of NaN and gradients 0.
 
