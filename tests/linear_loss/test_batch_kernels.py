@@ -10,10 +10,23 @@ import torch
 
 pytest.importorskip("triton")
 
-from lastlayer.linear_loss import linear_loss
-from tests.linear_loss.cases import BY_KERNELS, DEVICE, PLANS
+from lastlayer.linear_loss import Plan, _batch_kernels, _label_rows, linear_loss
+from tests.linear_loss.cases import BY_KERNELS, DEVICE, PLANS, dense, make, on_device
 
 pytestmark = BY_KERNELS
+
+
+@pytest.mark.parametrize("name", ["batch-ce", "batch-max-margin"])
+def test_more_rows_than_one_program_should_go_over(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are coupled as several chunks are, to the same loss."""
+    parts, labels = on_device()
+    expected = dense(make(name, 7), parts, labels)
+    monkeypatch.setattr(_label_rows, "MOST_COUPLED", 5)
+    monkeypatch.setattr(_batch_kernels, "coupled", lambda *_: pytest.fail("by one program"))
+    value = linear_loss(*parts[:2], labels, name, parts[2], plan=Plan("rows", "test", rows=6))
+    torch.testing.assert_close(value, expected)
+    wanted = torch.autograd.grad(expected, parts)
+    torch.testing.assert_close(torch.autograd.grad(value, parts), wanted, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("top", [-300.0, 0.0, 300.0])

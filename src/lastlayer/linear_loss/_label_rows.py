@@ -19,6 +19,8 @@ from lastlayer.linear_loss.plan import SPARSE, SPARSE_PAYS
 from lastlayer.losses import Loss, Target
 from lastlayer.losses._target import check_label_range, check_same_device, may_read
 
+MOST_COUPLED = 2**18  # rows that one program goes over, to couple them, in less time than the host needs for a step
+
 
 def takes(target: Target, name: str, loss: Loss, features: Tensor, K: int, rows: int) -> TypeGuard[Tensor]:
     """Whether the target is one label a sample and the device has kernels for the loss and for chunks of such rows."""
@@ -27,7 +29,7 @@ def takes(target: Target, name: str, loss: Loss, features: Tensor, K: int, rows:
         return False
     if target.dtype is torch.bool or target.is_floating_point() or target.is_complex():
         return False
-    if name in COUPLED and rows < N:
+    if name in COUPLED and min(rows, MOST_COUPLED) < N:
         return False
     if name == "batch-ce" and (autocast_dtype(features) or features.dtype) is torch.float16:
         return False  # a softmax of N K logits has entries that float16 has no place for
