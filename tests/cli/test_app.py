@@ -46,6 +46,15 @@ def test_help_is_broken_where_the_terminal_ends_and_nowhere_else():
         assert len(line) + 1 + len(following.split()[0]) > 58, line
 
 
+@pytest.mark.parametrize("group", [[], *([name] for name in GROUPS)], ids=str)
+def test_help_has_every_word_of_the_docstrings(group):
+    typed = {info.name: info.typer_instance for info in app.registered_groups}[group[0]] if group else app
+    for info in typed.registered_commands:
+        name = info.name or info.callback.__name__.replace("_", "-")
+        said = CliRunner().invoke(app, [*group, name, "--help"], env={"COLUMNS": "2000"}).output
+        assert not set(info.callback.__doc__.split()) - set(said.split()), name
+
+
 def test_a_command_that_is_not_there():
     said = CliRunner().invoke(app, ["comprae"])
     assert said.exit_code == 2

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from lastlayer.cli._stop import stop
 from lastlayer.cli.bench import bench
@@ -71,7 +72,7 @@ app.add_typer(theory, name="theory")
 
 def _unwrapped(text: str) -> str:
     """A docstring whose paragraphs are lines: a terminal breaks them where it ends, not where the source does."""
-    paragraphs = inspect.cleandoc(text).split("\n\n")
+    paragraphs = escape(inspect.cleandoc(text)).split("\n\n")  # unescaped, [rows] would be a style and vanish
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
