@@ -379,7 +379,7 @@ def test_a_damaged_run_is_not_exported(digits_run, tmp_path):
 def test_a_loaded_run_takes_arrays_and_names_a_wrong_shape(digits_run):
     loaded = lastlayer.load(digits_run)
     shape = tuple(loaded.result["data"]["in_shape"])
-    inputs = np.random.default_rng(0).random((3, *shape)).astype(np.float32)
+    inputs = np.random.default_rng(0).integers(0, 17, (3, *shape), dtype=np.uint8)
     assert torch.equal(loaded.probabilities(inputs), loaded.probabilities(torch.from_numpy(inputs)))
     assert loaded.predict(inputs) == loaded.predict(torch.from_numpy(inputs))
     wide = np.concatenate([inputs, inputs], axis=-1)

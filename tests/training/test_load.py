@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,12 +13,15 @@ from lastlayer import data
 from lastlayer.runs import RunFolder
 from lastlayer.training.loop import finish_fit, fit
 from lastlayer.training.network import build_network
-from lastlayer.training.trial import LossChoice, ModelChoice, Schedule, Trial
+from lastlayer.training.trial import DataChoice, LossChoice, ModelChoice, Schedule, Trial
 
 
-def train(folder: Path, loss: str = "ce") -> Path:
-    model = ModelChoice("mlp", {"width": 8})
-    finish_fit(fit(Trial(model=model, loss=LossChoice(loss), schedule=Schedule(epochs=1), evaluations=1), folder))
+def train(folder: Path, loss: str = "ce", stored: str = "digits") -> Path:
+    model, short = (
+        ModelChoice("mlp", {"width": 8}),
+        {"schedule": Schedule(epochs=1), "evaluations": 1, "batch_size": 16},
+    )
+    finish_fit(fit(Trial(data=DataChoice(stored), model=model, loss=LossChoice(loss), **short), folder))
     return folder
 
 
@@ -68,13 +72,29 @@ def test_what_is_loaded_is_what_was_written(run):
 
 
 @pytest.mark.parametrize("loss", ["ce", "sln", "bce", "nce"])
-def test_inputs_without_a_likeliest_class_are_refused(run, tmp_path, loss):
-    loaded = lastlayer.load(run if loss == "ce" else train(tmp_path / loss, loss))
-    inputs = torch.rand(5, 1, 8, 8)
+def test_inputs_without_a_likeliest_class_are_refused(tmp_path, loss):
+    loaded = lastlayer.load(train(tmp_path / loss, loss, "iris"))
+    inputs = torch.rand(5, 4)
     names = loaded.predict(inputs)
     assert len(names) == 5
-    inputs[2, 0, 3, 3] = torch.nan
+    inputs[2, 3] = torch.nan
     inputs[4] = torch.inf
     with pytest.raises(ValueError, match="2 of 5 inputs have probabilities that are NaN, the first in row 2: look"):
         loaded.predict(inputs)
     assert loaded.predict(inputs[:2]) == names[:2]
+
+
+def test_images_scaled_already_are_refused_where_eight_bits_were_stored(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "images.npz", x=images, y=np.arange(40) % 2)
+    loaded = lastlayer.load(train(tmp_path / "run", stored=str(tmp_path / "images.npz")))
+    assert len(loaded.predict(images)) == 40
+    with pytest.raises(TypeError, match="inputs must be uint8, as stored in training, got float32: give them as they"):
+        loaded.predict(images.astype(np.float32) / 255)
+
+
+def test_a_loaded_run_at_a_prompt_shows_what_it_is_and_not_all_it_holds(run):
+    shown = repr(lastlayer.load(run))
+    assert "CrossEntropyLoss" in shown
+    assert "class_names=('0', " in shown
+    assert len(shown) < 2000

@@ -99,7 +99,7 @@ def test_a_finished_run_keeps_its_last_two_checkpoints_and_does_without_them(
     for name in kept:
         damage(run.path / name)
     assert finish_fit(fit(TRIAL, run.path)) == run.result()
-    assert lastlayer.load(run.path).predict(torch.zeros(1, 1, 8, 8))
+    assert lastlayer.load(run.path).predict(torch.zeros(1, 1, 8, 8, dtype=torch.uint8))
     summary = reports.summarise(reports.load(run.path.parent))
     assert not summary.problems
     assert "ce" in reports.write_page(summary, tmp_path / "page.html").read_text()

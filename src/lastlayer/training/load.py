@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +30,29 @@ class Loaded:
         result: everything measured.
     """
 
-    network: Network
+    network: Network = field(repr=False)  # with the result it would fill a terminal many times
     loss: losses.Loss
     class_names: tuple[str, ...]
     trial: Trial
-    result: dict[str, Any]
+    result: dict[str, Any] = field(repr=False)
 
     @torch.no_grad()
     def probabilities(self, inputs: Tensor | NDArray[Any]) -> Tensor:
         """Class probabilities (N, K) of inputs (N, ...) as stored.
 
         Raises:
+            TypeError: for floating point where whole numbers were stored: images in [0, 1] would be scaled twice.
             ValueError: when the network cannot take inputs of another shape than it was trained on.
         """
         device = next(self.network.parameters()).device
         inputs = torch.as_tensor(inputs, device=device)
+        stored = self.result["data"]["dtype"]
+        if inputs.is_floating_point() and not stored.startswith(("float", "bfloat")):
+            given = str(inputs.dtype).removeprefix("torch.")
+            raise TypeError(
+                f"inputs must be {stored}, as stored in training, got {given}: give them as they were read, the "
+                "network scales and normalizes by itself"
+            )
         shape = tuple(self.result["data"]["in_shape"])
         try:
             logits = self.network(inputs)
