@@ -177,6 +177,7 @@ def wrong(**changes):
         (wrong(features=np.zeros((2, 90, 5))), "one file for each snapshot"),
         (wrong(features=np.zeros((90, 5), int)), "float"),
         (wrong(target=np.zeros(90)), "integer"),
+        (wrong(target=np.array(["cat"] * 90)), "target must be numbers, labels 0 to K-1, got <U3"),
         (wrong(target=np.arange(90)), "label 89"),
         (wrong(target=np.zeros(7, int)), "features and target must have as many rows"),
         (wrong(logits=np.zeros((7, 3))), "features and logits must have as many rows"),
@@ -200,7 +201,7 @@ def test_a_wrong_file_is_one_line_and_exit_code_two(tmp_path, content, message):
     ("name", "content", "message"),
     [
         ("a.npz", None, "no such file"),
-        ("a.npz", b"not a zip", "cannot be read as .npz"),
+        ("a.npz", b"not a zip", "cannot be read as .npz: it is damaged or not an npz file"),
         ("a.safetensors", b"not one either", "cannot be read as .safetensors"),
         ("a.pt", b"", "must end in .npz or .safetensors, not .pt"),
         ("a", b"", "must end in"),

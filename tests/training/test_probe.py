@@ -95,6 +95,7 @@ def test_constant_entries_have_deviation_one(tmp_path):
         ({"target": np.array([0, 1, 0, 10**9])}, "labels must be 0 to K-1"),
         ({"features": np.array([[0.0], [np.nan], [1.0], [1.0]])}, "not finite in float32, first at row 1"),
         ({"features": np.array([[0.0], [1.0], [1e300], [1.0]])}, "not finite in float32, first at row 2"),
+        ({"target": np.array(list("abab"))}, "a.npz: target must be numbers, labels 0 to K-1, got <U1"),
         ({"target": np.zeros(4, int)}, "a.npz has one class, 0: a classifier needs two or more"),
     ],
 )

@@ -126,12 +126,19 @@ def _load(file: Path) -> tuple[dict[str, "Tensor"], list[str]]:
 
 
 def _read_npz(file: Path, wanted: set[str]) -> tuple[dict[str, "Tensor"], list[str]]:
+    import zipfile
+
     import numpy
     import torch
 
+    if not zipfile.is_zipfile(file):  # numpy would take it for a pickle
+        raise ValueError("it is damaged or not an npz file, as numpy.savez writes it")
     with numpy.load(file, allow_pickle=False) as arrays:
         found = {name: arrays[name] for name in arrays.files if name in wanted}
         ignored = sorted(set(arrays.files) - wanted)
+    for name, array in found.items():
+        if array.dtype.kind not in "biufc":
+            raise ValueError(f"{name} must be numbers, labels 0 to K-1, got {array.dtype}")
     # torch knows the machine's own byte order alone.
     native = {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in found.items()}
     return {name: torch.from_numpy(array) for name, array in native.items()}, ignored

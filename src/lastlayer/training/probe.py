@@ -109,6 +109,8 @@ def _read(path: Path) -> dict[str, Tensor]:
         return tensors
     if path.suffix != ".npz":
         raise ValueError(f"{path}: features are read from .safetensors and .npz files, not {path.suffix or 'this'}")
+    if not zipfile.is_zipfile(path):  # numpy would take it for a pickle
+        raise CorruptFileError(f"{path} is damaged or not an npz file, as numpy.savez writes it")
     import numpy
 
     try:
@@ -118,6 +120,9 @@ def _read(path: Path) -> dict[str, Tensor]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise CorruptFileError(f"{path} is damaged or not an npz file of plain arrays: {error}") from error
+    for name, array in arrays.items():
+        if name.removesuffix(TRAIN).removesuffix(TEST) in INPUTS + LABELS and array.dtype.kind not in "biuf":
+            raise ValueError(f"{path}: {name} must be numbers, labels 0 to K-1, got {array.dtype}")
     # torch knows the machine's own byte order alone
     native = {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in arrays.items()}
     return {name: torch.from_numpy(array) for name, array in native.items() if array.dtype.kind in "biuf"}
