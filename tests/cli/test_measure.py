@@ -259,3 +259,11 @@ def test_help_does_not_import_torch():
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     )
     assert "TF32" in run("--help").stdout
+
+
+def test_a_terminal_sees_what_is_being_measured(tmp_path):
+    file = save(tmp_path / "long[red].npz", wrong())
+    said = runner.invoke(app, ["measure", file], env={"FORCE_COLOR": "1", "COLUMNS": "500"})
+    assert said.exit_code == 0
+    assert f"measuring {file}" in said.stderr
+    assert "measuring" not in runner.invoke(app, ["measure", file], env={"FORCE_COLOR": ""}).stderr

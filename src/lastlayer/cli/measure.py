@@ -43,6 +43,8 @@ def measure(
     infinite is null. A file that cannot be read or measured ends the command with one line and exit code 2.
     """
     import torch
+    from rich.console import Console
+    from rich.markup import escape
 
     from lastlayer.measures import evaluate
 
@@ -59,7 +61,8 @@ def measure(
         if ignored:
             typer.echo(f"{file}: not measured: {', '.join(ignored)}", err=True)
         try:
-            values = evaluate(**arrays)
+            with Console(stderr=True).status(f"measuring {escape(str(file))}"):
+                values = evaluate(**arrays)
         except (TypeError, ValueError) as error:
             _refuse(file, str(error))
         snapshots.append((file, arrays, values))
