@@ -126,3 +126,9 @@ def test_a_run_of_which_nothing_can_be_read_is_counted(root):
     for name in ("trial.json", "result.json"):
         (folder / name).write_text("")
     assert "1 of 4 runs are not in the table" in run(root).output
+
+
+def test_values_for_a_folder_that_is_not_there_are_told_first(root, tmp_path):
+    made = run(root, "--csv", tmp_path / "nowhere" / "values.csv")
+    assert str(made.exception) == f"--csv {tmp_path / 'nowhere' / 'values.csv'}: its folder does not exist"
+    assert not made.output

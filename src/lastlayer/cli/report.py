@@ -46,6 +46,8 @@ def report(
     for option, file in (("--out", out), ("--csv", csv)):
         if file is not None and file.is_dir():
             raise ValueError(f"{option} {file} is a folder: name a file")
+    if csv is not None and not csv.resolve().parent.is_dir():
+        raise ValueError(f"--csv {csv}: its folder does not exist")
     summary = reports.summarise(reports.load(where if len(where) > 1 else where[0], comparison))
     if not any(group.done for group in summary.groups):
         reports.print_problems(summary)
