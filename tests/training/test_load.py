@@ -17,11 +17,8 @@ from lastlayer.training.trial import DataChoice, LossChoice, ModelChoice, Schedu
 
 
 def train(folder: Path, loss: str = "ce", stored: str = "digits") -> Path:
-    model, short = (
-        ModelChoice("mlp", {"width": 8}),
-        {"schedule": Schedule(epochs=1), "evaluations": 1, "batch_size": 16},
-    )
-    finish_fit(fit(Trial(data=DataChoice(stored), model=model, loss=LossChoice(loss), **short), folder))
+    choices = {"data": DataChoice(stored), "model": ModelChoice("mlp", {"width": 8}), "loss": LossChoice(loss)}
+    finish_fit(fit(Trial(**choices, schedule=Schedule(epochs=1), evaluations=1, batch_size=16), folder))
     return folder
 
 
