@@ -22,7 +22,7 @@ LIMIT = {torch.float16: 65504.0}  # of a gradient that would not be finite in th
 
 @triton.jit
 def exp(x):
-    """e^x; a function, since Triton compares every constant of a module at every launch, at a microsecond each."""
+    """e^x; a function, since Triton compares every constant of a module at every launch, slowly."""
     return tl.exp2(x * 1.4426950408889634)
 
 
