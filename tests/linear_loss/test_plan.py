@@ -50,6 +50,14 @@ def test_paths(sizes: tuple[int, int, int], loss: str, path: str) -> None:
         ((8192, 512, 1000), "batch-ce", "rows", 8192),
         ((8192, 512, 1000), "batch-max-margin", "rows", 8192),
         ((8192, 512, 1000), "large-margin", "dense", None),
+        ((2**19, 256, 64), "ce", "rows", 2**19),
+        ((2**19, 256, 64), "batch-ce", "dense", None),  # more rows than one program couples
+        ((2**19, 256, 64), "batch-max-margin", "dense", None),
+        ((2**18, 256, 128), "batch-ce", "rows", 2**18),
+        ((2**19, 256, 256), "batch-ce", "rows", 2**19),  # too many logits to hold
+        ((2**19, 256, 64), "large-margin", "dense", None),
+        ((2**19, 255, 64), "large-margin", "rows", 2**19),
+        ((2**19, 1024, 256), "large-margin", "rows", 2**19),
         ((8192, 2048, 32768), "ce", "rows", 8192),
         ((8192, 4096, 131072), "sln", "rows", 2048),
         ((256, 512, 1_000_000), "sln", "rows", 256),

@@ -15,11 +15,9 @@ from lastlayer.linear_loss._products import autocast_dtype, empty_rows
 from lastlayer.linear_loss._rows import Once, logits_into
 from lastlayer.linear_loss._sums import RowGradients
 from lastlayer.linear_loss._target import chunks
-from lastlayer.linear_loss.plan import SPARSE, SPARSE_PAYS
+from lastlayer.linear_loss.plan import MOST_COUPLED, SPARSE, SPARSE_PAYS
 from lastlayer.losses import Loss, Target
 from lastlayer.losses._target import check_label_range, check_same_device, may_read
-
-MOST_COUPLED = 2**18  # rows that one program goes over, to couple them, in less time than the host needs for a step
 
 
 def takes(target: Target, name: str, loss: Loss, features: Tensor, K: int, rows: int) -> TypeGuard[Tensor]:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from lastlayer.linear_loss._label_losses import FORMS
+from lastlayer.linear_loss._label_losses import COUPLED, FORMS
 from lastlayer.linear_loss._products import WIDTH
 from lastlayer.losses import Loss, create, entry
 
@@ -23,6 +23,7 @@ GPU_CHUNK = 2**28  # the same on a GPU, where a chunk is computed in place: 512 
 GPU_TILE = 2**25
 GPU_SMALL = 2**20  # and where a loss has kernels, they take fewer passes than the whole matrix from there on,
 NARROW = 64  # but for fewer classes than that: most of a program, which has a row, would idle
+MOST_COUPLED = 2**18  # rows that one program goes over, to couple them, in less time than the host needs for a step
 FEWEST_ROWS = 512  # below, adding to the whole weight gradient once a chunk costs more than computing logits twice
 
 NEVER = {"kd": "the teacher's logits", "fn-kd": "the teacher's logits and features"}
@@ -73,7 +74,9 @@ def plan(
     On a GPU a chunk is computed in place, so there are 2^28 logits in one: rows if those are of 512 samples or of all;
     but of `large-margin` of class probabilities, whose chunks also read and write the whole weight, as above. A tile
     has 2^25. Dense goes up to 2^20 logits only, from 64 classes on, where a loss of labels has kernels; but
-    `large-margin`, whose kernels have many small steps between them, is dense up to 2^24 all the same.
+    `large-margin`, whose kernels have many small steps between them, is dense up to 2^24 all the same, and up to 2^26
+    where the features are at least four times as wide as the logits. Batch losses of more than 2^18 samples, which
+    kernels do not couple, are dense up to 2^26 too: what takes their place goes over the features several times.
 
     A loss that has no form by class tiles takes rows whatever their number; `why` says so.
 
@@ -109,6 +112,11 @@ def plan(
         return Plan("rows", f"{N * K} logits; all rows of them fit a chunk", rows=N)
     if N * K <= SMALL:
         return Plan("dense", f"{N * K} logits are few")
+    if in_place and N * K <= CHUNK:
+        if name in COUPLED and N > MOST_COUPLED and not probabilities:
+            return Plan("dense", f"{N * K} logits are few for {N} rows, which are more than kernels couple")
+        if name == "large-margin" and d >= 4 * K:
+            return Plan("dense", f"{N * K} logits are few beside the features, {d} wide")
     rows = max(1, GPU_CHUNK // K if in_place else min(CHUNK // K, max(ENOUGH_ROWS, SMALL // K)))
     classes = tile(N, K, device)
     tiled = name in (BY_CLASSES if probabilities else BY_CLASSES | AGAINST_OTHERS) and name != "mse"
