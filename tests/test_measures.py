@@ -5,17 +5,19 @@ import string
 
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import f1_score, matthews_corrcoef, roc_auc_score
 
 from lastlayer import geometry, tasks
 from lastlayer.measures import INPUTS, MEASURES, evaluate, linear_logits
 
+OF_TWO_CLASSES = {"f1"}
 
-def everything() -> dict[str, torch.Tensor]:
+
+def everything(classes: int = 4) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     draw = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
-    target = torch.arange(60) % 4
-    weight, bias = draw(4, 6), draw(4)
+    target = torch.arange(60) % classes
+    weight, bias = draw(classes, 6), draw(classes)
     features = weight[target] + draw(60, 6)
     return {
         "features": features,
@@ -24,11 +26,11 @@ def everything() -> dict[str, torch.Tensor]:
         "bias": bias,
         "logits": features @ weight.T + bias,
         "probabilities": (features @ weight.T + bias).softmax(1),
-        "unknown_logits": (unknown := draw(20, 4)),
+        "unknown_logits": (unknown := draw(20, classes)),
         "unknown_probabilities": unknown.softmax(1),
-        "train_counts": torch.tensor([500, 50, 5, 200]),
+        "train_counts": torch.tensor([500, 50, 5, 200])[:classes],
         "other_features": features @ draw(6, 5),
-        "other_weight": draw(4, 5),
+        "other_weight": draw(classes, 5),
     }
 
 
@@ -50,7 +52,7 @@ def test_entries_are_complete_and_shown_by_their_format():
 
 def test_all_inputs_give_all_measures_in_order():
     values = evaluate(**everything())
-    assert list(values) == list(MEASURES)
+    assert list(values) == [name for name in MEASURES if name not in OF_TWO_CLASSES]
     assert all(isinstance(value, float) for value in values.values())
     assert all(math.isfinite(value) for value in values.values())
 
@@ -61,7 +63,16 @@ def test_a_measure_is_there_exactly_when_its_needs_are(missing):
     values = evaluate(**given)
     # Logits follow from features and weight, so their absence takes nothing away.
     available = {name for name in INPUTS if given[name] is not None or name == "logits"}
-    assert set(values) == {name for name, measure in MEASURES.items() if set(measure.needs) <= available}
+    there = {name for name, measure in MEASURES.items() if set(measure.needs) <= available}
+    assert set(values) == there - OF_TWO_CLASSES
+
+
+def test_of_two_classes_the_second_has_an_f1():
+    t = everything(classes=2)
+    values, decided = evaluate(**t), t["logits"].argmax(1)
+    assert list(values) == list(MEASURES)
+    assert values["f1"] == pytest.approx(f1_score(t["target"], decided)) != 1
+    assert values["matthews"] == pytest.approx(matthews_corrcoef(t["target"], decided))
 
 
 def test_values_are_those_of_the_functions():
@@ -82,6 +93,7 @@ def test_values_are_those_of_the_functions():
     probable = tasks.single_logit(t["probabilities"], y)
     expected = {
         "accuracy": tasks.accuracy(z, y),
+        "matthews": matthews_corrcoef(y, z.argmax(1)),
         "unbiased_accuracy": tasks.unbiased_accuracy(z, -t["bias"], y),
         "nc1": collapse.nc1,
         "nc2": collapse.nc2,
@@ -130,7 +142,7 @@ def test_values_are_those_of_the_functions():
         "equivalence": geometry.equivalence(t["features"], t["other_features"], y),
         "classifier_equivalence": geometry.classifier_equivalence(t["weight"], t["other_weight"]),
     }
-    assert expected.keys() == MEASURES.keys()
+    assert expected.keys() == MEASURES.keys() - OF_TWO_CLASSES
     for name, value in expected.items():
         # scores and cosines are rounded to the inputs' float32 on the way
         rounded = name.startswith(("positive", "negative", "collapse"))

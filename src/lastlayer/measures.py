@@ -25,6 +25,7 @@ BATCH_NORM = "Towards Understanding Neural Collapse: The Effects of Batch Normal
 TRANSFER = "On the Role of Neural Collapse in Transfer Learning"
 CALIBRATION = "On Calibration of Modern Neural Networks"
 FORECASTS = "Verification of Forecasts Expressed in Terms of Probability"
+GLUE = "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding"
 
 INPUTS = {
     "features": "(N, d) what the classifier's weight multiplies",
@@ -74,6 +75,8 @@ _XX, _WW = ("features", "other_features", "target"), ("weight", "other_weight")
 MEASURES: dict[str, Measure] = _list(
     Measure("accuracy", "accuracy", "share of samples whose largest logit is the label's", "higher", _Z, SCALING),
     Measure("unbiased_accuracy", "accuracy*", "accuracy of the logits without their bias", "higher", _ZB, SCALING),
+    Measure("matthews", "MCC", "Matthews' correlation of label and decision, all classes", "higher", _Z, GLUE),
+    Measure("f1", "F1", "F1 of the second of two classes", "higher", _Z, GLUE),
     Measure("nc1", "NC1", "spread within classes relative to that between them", "lower", _X, EQUAL, ".3g"),
     Measure("nc2", "NC2", "distance of the classifier from a simplex frame", "lower", _XW, EQUAL, ".3g"),
     Measure("nc3", "NC3", "distance of classifier times class means from a simplex", "lower", _XW, EQUAL, ".3g"),
@@ -145,6 +148,8 @@ def _logits(logits: Tensor, target: Tensor) -> Values:
     single, separation = tasks.single_logit(logits, target), tasks.logit_separation(logits, target)
     return {
         "accuracy": tasks.accuracy(logits, target),
+        "matthews": tasks.matthews(logits, target),
+        "f1": tasks.f1(logits, target) if logits.shape[1] == 2 else None,
         "auprc": single.auprc,
         "precision_at_90": single.precision_at[0.9],
         "precision_at_99": single.precision_at[0.99],

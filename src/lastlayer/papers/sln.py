@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from lastlayer.data import Dataset
 from lastlayer.losses import default_tau
-from lastlayer.papers._artifact import Labels
 from lastlayer.papers._claims import check
 from lastlayer.papers._evidence import (
     Difference,
@@ -22,13 +20,11 @@ from lastlayer.papers._evidence import (
     spearman,
     welch,
 )
-from lastlayer.papers._observations import NotRunError, Observations, Row, Store
+from lastlayer.papers._observations import NotRunError, Observations, Store
 from lastlayer.papers._sln_figures import figure_dynamics, figure_fig1
 from lastlayer.papers._sln_theory import dynamics, theorem1
-from lastlayer.runners import Plan
-from lastlayer.runs import RunFolder
 
-__all__ = ["dynamics", "figure_dynamics", "figure_fig1", "observe_glue", "theorem1"]
+__all__ = ["dynamics", "figure_dynamics", "figure_fig1", "theorem1"]
 
 SIGNIFICANT = 0.025  # one-sided, as a 95 % interval has it
 CLASSES = {
@@ -39,29 +35,6 @@ CLASSES = {
     "Tiny-ImageNet-32": 200,
 }
 SCORES = {"CoLA": "test.matthews", "MRPC": "test.f1", "QQP": "test.f1"}  # accuracy for the others
-
-
-def observe_glue(done: Sequence[tuple[Labels, int, RunFolder]], plan: Plan) -> list[Row]:
-    """F1 and Matthews' correlation of two-class tasks, from the logits of the finished runs on their test sets."""
-    from lastlayer import tasks
-    from lastlayer.training import measuring
-    from lastlayer.training.load import load
-    from lastlayer.training.parts import load_data
-
-    sets: dict[str, Dataset] = {}
-    rows = []
-    for labels, seed, folder in done:
-        loaded = load(folder)
-        choice = loaded.trial.data
-        if repr(choice) not in sets:
-            sets[repr(choice)] = load_data(choice, plan.data_root)
-        dataset = sets[repr(choice)]
-        made = measuring.outputs(loaded.network, dataset.test)
-        values = {"test.matthews": float(tasks.matthews(made.logits, made.target))}
-        if dataset.num_classes == 2:
-            values["test.f1"] = float(tasks.f1(made.logits, made.target))
-        rows.append(Row(labels, seed, loaded.trial.schedule.epochs, values))
-    return rows
 
 
 def _accuracy(observed: Observations, **labels: str) -> dict[int, float]:
