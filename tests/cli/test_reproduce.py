@@ -246,3 +246,20 @@ def test_observations_that_cannot_be_read_cost_the_others_nothing(call, tmp_path
     assert ended.exit_code == 2
     assert "bn_wd.fig9: its table cannot be shown" in ended.output
     assert "92.05" in ended.output  # published, of sln.table1
+
+
+def test_ctrl_c_after_the_training_says_that_nothing_is_lost_and_how_to_go_on(call, tmp_path, monkeypatch):
+    def interrupted(done, plan):
+        raise KeyboardInterrupt
+
+    arguments = ("normalized_scaling.table3", "--size", "smoke", "--device", "cpu", "--workers", "1")
+    with monkeypatch.context() as patched:
+        patched.setattr("lastlayer.papers.normalized_scaling.over_splits", interrupted)
+        patched.setattr("sys.argv", ["lastlayer", "reproduce", *arguments])
+        made = call(*arguments)
+    assert made.exit_code == 130
+    assert f"To continue: lastlayer reproduce {' '.join(arguments)}" in made.output
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*/result.json")}
+    assert before
+    assert call(*arguments).exit_code == 0
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*/result.json")}

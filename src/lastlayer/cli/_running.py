@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -64,8 +64,13 @@ def run(
             for event in events:
                 show(event)
     except KeyboardInterrupt:
-        typer.echo(f"\nstopped; checkpoints are kept. To continue: {command}", err=True)
-        raise typer.Exit(130) from None
+        say_stopped("checkpoints are kept")
+
+
+def say_stopped(kept: str) -> NoReturn:
+    """End after Ctrl-C with what is kept and the command that goes on."""
+    typer.echo(f"\nstopped; {kept}. To continue: {shlex.join(['lastlayer', *sys.argv[1:]])}", err=True)
+    raise typer.Exit(130) from None
 
 
 def make_folder(option: str, folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lastlayer.cli._reproduce_print import print_artifact, print_list, print_scorecard, print_verdicts
-from lastlayer.cli._running import counted, make_folder, run
+from lastlayer.cli._running import counted, make_folder, run, say_stopped
 from lastlayer.cli.compare import MOST_SEEDS
 
 if TYPE_CHECKING:
@@ -141,8 +141,10 @@ def _run_all(
             chosen, size, plan, store, only=labels, seeds=_seeds(seeds), run=run,
             tell=lambda line: typer.echo(line, err=True),
         )  # fmt: skip
-    except typer.Exit:  # Ctrl-C
+    except typer.Exit:  # Ctrl-C while trials run
         raise
+    except KeyboardInterrupt:  # after that, or while something is computed
+        say_stopped("what is trained is kept")
     except Exception as error:
         if len(chosen) == 1:
             raise
