@@ -21,7 +21,7 @@ def test_more_rows_than_one_program_should_go_over(name: str, monkeypatch: pytes
     """They are coupled as several chunks are, to the same loss."""
     parts, labels = on_device()
     expected = dense(make(name, 7), parts, labels)
-    monkeypatch.setattr(_label_rows, "MOST_COUPLED", 5)
+    monkeypatch.setattr(_label_rows, "ONE_PROGRAM", 5)
     monkeypatch.setattr(_batch_kernels, "coupled", lambda *_: pytest.fail("by one program"))
     value = linear_loss(*parts[:2], labels, name, parts[2], plan=Plan("rows", "test", rows=6))
     torch.testing.assert_close(value, expected)

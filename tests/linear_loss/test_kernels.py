@@ -12,7 +12,17 @@ import torch
 pytest.importorskip("triton")
 
 from lastlayer import losses
-from lastlayer.linear_loss import Plan, _batch_kernels, _compiled, _kernels, _label_rows, _rows, _sums, linear_loss
+from lastlayer.linear_loss import (
+    Plan,
+    _batch_kernels,
+    _compiled,
+    _kernels,
+    _label_kernels,
+    _label_rows,
+    _rows,
+    _sums,
+    linear_loss,
+)
 from tests.linear_loss.cases import BY_KERNELS, DEVICE, assert_same, dense, gradients, layer, make, target
 
 N, D, K = 11, 5, 37
@@ -38,9 +48,11 @@ MODULES: dict[str, Callable[..., losses.Loss]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("size", [4, N], ids=["chunks", "one chunk"])
+@pytest.mark.parametrize(("size", "tile"), [(4, 64), (N, 256), (N, 2048)],
+                         ids=["chunks, row by row", "one chunk, four rows at a time", "one chunk at once"])  # fmt: skip
 @pytest.mark.parametrize("name", MODULES)
-def test_equal_dense(name: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_dense(name: str, size: int, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_label_kernels, "TILE", tile)
     monkeypatch.setattr(_rows, "losses_and_gradient", lambda loss: pytest.fail("not by kernels"))
     for reduction, weighted, biased in (("mean", False, True), ("none", True, False)):
         if weighted and name == "ls":
@@ -66,6 +78,23 @@ def test_equal_dense(name: str, size: int, monkeypatch: pytest.MonkeyPatch) -> N
 def gradients_on(value: torch.Tensor, parts: list[Any]) -> list[torch.Tensor]:
     upstream = torch.linspace(-1.0, 2.0, value.numel()).reshape(value.shape) if value.dim() else torch.tensor(1.7)
     return list(torch.autograd.grad(value, [p for p in parts if p is not None], upstream.to(value.device)))
+
+
+@pytest.mark.parametrize("ignored", [(), (2,), range(N)], ids=["none", "one", "all"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("size", [4, N], ids=["chunks", "one chunk"])
+def test_very_many_rows_are_added_like_few(size: int, reduction: str, ignored: Any, monkeypatch: Any) -> None:
+    labels = target("index", N, K)
+    labels[list(ignored)] = -100
+    found = []
+    for most in (N, N - 1):
+        monkeypatch.setattr(_label_kernels, "ONE_PROGRAM", most)
+        parts = single(layer(N, D, K))
+        module = losses.CrossEntropyLoss(K, weight=WEIGHT, reduction=reduction).to(DEVICE)
+        value = linear_loss(parts[0], parts[1], labels.to(DEVICE), module, plan=Plan("rows", "test", rows=size))
+        found.append((value.detach(), *torch.autograd.grad(value, parts[:2], 1.7 * torch.ones_like(value))))
+    for few, many in zip(*found, strict=True):
+        torch.testing.assert_close(many, few, equal_nan=True)
 
 
 @pytest.mark.parametrize("kind", ["index", "pair", "probabilities"])

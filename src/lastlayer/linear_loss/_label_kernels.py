@@ -20,7 +20,9 @@ from torch import Tensor
 
 from lastlayer.linear_loss._kernels import LIMIT, block_of, blocks, exp, room_of
 from lastlayer.linear_loss._label_losses import LINES, NO_LABEL, Kind, RowLoss, place
+from lastlayer.linear_loss.plan import ONE_PROGRAM
 
+TILE = 2**11  # logits of a program, where that is several rows
 LONG = 2**19  # classes, of which so few rows fit a chunk that the memory is busy only if each is read ahead
 
 
@@ -63,100 +65,120 @@ def _logistic(x):
 
 
 @triton.jit
-def _squares(z, inverse, K: tl.constexpr, ROOM: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr):
-    """Sum of the squares of a row, times a number each, and the largest size of them."""
-    squares = tl.zeros([BLOCK], dtype=tl.float32)
-    sizes = tl.zeros([BLOCK], dtype=tl.float32)
-    for start in tl.range(0, K, BLOCK, num_stages=STAGES):
-        columns = start + tl.arange(0, BLOCK)
-        x = tl.load(z + columns, mask=columns < ROOM, other=0.0).to(tl.float32) * inverse
-        if ROOM != K:
-            x = tl.where(columns < K, x, 0.0)
-        squares += x * x
-        sizes = tl.maximum(sizes, tl.abs(x))
-    return tl.sum(squares, 0), tl.max(sizes, 0)
+def _rows(count, ROWS: tl.constexpr):
+    """The rows of a program, and which of them there are."""
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    return rows, rows < count
 
 
 @triton.jit
-def _inverse_norm(z, K: tl.constexpr, ROOM: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr):
+def _logits(z, there, columns, ROOM: tl.constexpr):
+    """Some columns of each row, in float32."""
+    inside = there[:, None] & (columns < ROOM)[None, :]
+    return tl.load(z[:, None] + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _squares(
+    z, there, inverse, K: tl.constexpr, ROOM: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Sum of the squares of a row, times a number each, and the largest size of them."""
+    squares = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
+    sizes = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
+    for start in tl.range(0, K, BLOCK, num_stages=STAGES):
+        columns = start + tl.arange(0, BLOCK)
+        x = _logits(z, there, columns, ROOM) * inverse[:, None]
+        if ROOM != K:
+            x = tl.where((columns < K)[None, :], x, 0.0)
+        squares += x * x
+        sizes = tl.maximum(sizes, tl.abs(x))
+    return tl.sum(squares, 1), tl.max(sizes, 1)
+
+
+@triton.jit
+def _inverse_norm(
+    z, there, K: tl.constexpr, ROOM: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
     """1 / ||z|| of a row; 0 of a zero row."""
-    square, size = _squares(z, 1.0, K, ROOM, STAGES, BLOCK)
+    square, size = _squares(z, there, tl.full([ROWS], 1.0, dtype=tl.float32), K, ROOM, STAGES, ROWS, BLOCK)
     zero = size < 1.1754943508222875e-38
     unit = tl.where(zero | ((size > 1e-15) & (size < 1e15)), 1.0, size)
-    if unit != 1.0:  # such squares overflow or vanish
-        square, _ = _squares(z, 1.0 / unit, K, ROOM, STAGES, BLOCK)
+    if tl.max((unit != 1.0).to(tl.int32), 0) != 0:  # such squares overflow or vanish
+        square, _ = _squares(z, there, 1.0 / unit, K, ROOM, STAGES, ROWS, BLOCK)
     return tl.where(zero, 0.0, 1.0 / tl.where(zero, 1.0, tl.sqrt(square)) / unit)
 
 
 @triton.jit
 def _over_false_classes(
-    z, y, t, factor, offset, a, K: tl.constexpr, KIND: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr,
-    ROOM: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
+    z, there, y, t, factor, offset, a, K: tl.constexpr, KIND: tl.constexpr, HAS_OFFSET: tl.constexpr,
+    SMOOTH: tl.constexpr, ROOM: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Of a row: the largest score and the sum that the loss sees, that sum weighted by the logits, and a plain one.
 
     The hinge has the number of the largest for a sum, and the number of NaN for the plain one.
     """
-    largest = -float("inf")
-    total = 0.0
-    weighted = 0.0
-    plain = 0.0
+    largest = tl.full([ROWS], -float("inf"), dtype=tl.float32)
+    total = tl.zeros([ROWS], dtype=tl.float32)
+    weighted = tl.zeros([ROWS], dtype=tl.float32)
+    plain = tl.zeros([ROWS], dtype=tl.float32)
     for start in tl.range(0, K, BLOCK, num_stages=STAGES):
         columns = start + tl.arange(0, BLOCK)
-        false = (columns < K) & (columns != y)
-        x = tl.load(z + columns, mask=columns < ROOM, other=0.0).to(tl.float32)
+        false = (columns < K)[None, :] & (columns[None, :] != y[:, None])
+        x = _logits(z, there, columns, ROOM)
         if KIND == "binary":
-            total += tl.sum(tl.where(false, _softplus(x + a), 0.0), 0)
+            total += tl.sum(tl.where(false, _softplus(x + a), 0.0), 1)
         elif KIND == "squares":
-            total += tl.sum(tl.where(false, x * x, 0.0), 0)
+            total += tl.sum(tl.where(false, x * x, 0.0), 1)
         elif KIND == "hinge":
-            here = tl.max(tl.where(false, x, -float("inf")), 0)
-            plain += tl.sum(tl.where(false & (x != x), 1.0, 0.0), 0)  # a maximum passes over NaN
-            ties = tl.sum(tl.where(false & (x == here), 1.0, 0.0), 0)
+            here = tl.max(tl.where(false, x, -float("inf")), 1)
+            plain += tl.sum(tl.where(false & (x != x), 1.0, 0.0), 1)  # a maximum passes over NaN
+            ties = tl.sum(tl.where(false & (x == here[:, None]), 1.0, 0.0), 1)
             total = tl.where(here > largest, ties, tl.where(here == largest, total + ties, total))
             largest = tl.maximum(largest, here)
         else:
-            s = factor * x
+            s = factor[:, None] * x
             if HAS_OFFSET:
-                s += tl.load(offset + columns, mask=columns < K, other=0.0)
+                s += tl.load(offset + columns, mask=columns < K, other=0.0)[None, :]
             s = tl.where(false, s, -float("inf"))
-            higher = tl.maximum(largest, tl.max(s, 0))
+            higher = tl.maximum(largest, tl.max(s, 1))
             base = tl.where(higher == -float("inf"), 0.0, higher)
             shrink = exp(largest - base)
-            terms = exp(s - base)  # in this order: a large common part leaves before anything is rounded
-            total = total * shrink + tl.sum(terms, 0)
+            terms = exp(s - base[:, None])  # in this order: a large common part leaves before anything is rounded
+            total = total * shrink + tl.sum(terms, 1)
             if KIND == "norm":
-                weighted = weighted * shrink + tl.sum(tl.where(false, terms * x, 0.0), 0)
+                weighted = weighted * shrink + tl.sum(tl.where(false, terms * x, 0.0), 1)
             largest = higher
         if SMOOTH:
-            plain += tl.sum(tl.where(false, x - t, 0.0), 0)
+            plain += tl.sum(tl.where(false, x - t[:, None], 0.0), 1)
     return largest, total, weighted, plain
 
 
 # Chunks of an odd number of samples start at all sorts of addresses: none of them is worth a compilation of its own.
-@triton.jit(do_not_specialize=["N", "ignored"], do_not_specialize_on_alignment=["label", "numbers"])
+@triton.jit(do_not_specialize=["N", "count", "ignored"], do_not_specialize_on_alignment=["label", "numbers"])
 def _numbers(
-    z, stride: tl.constexpr, label, class_weight, offset, numbers, N, K: tl.constexpr, ignored, factor, a, b, c,
+    z, stride: tl.constexpr, label, class_weight, offset, numbers, N, count, K: tl.constexpr, ignored, factor, a, b, c,
     KIND: tl.constexpr, WEIGHTED: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr, COUPLED: tl.constexpr,
-    ROOM: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
+    ROOM: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
+    rows, there = _rows(count, ROWS)
     N = N.to(tl.int64)  # times a line it may be past 2^31
-    z += row * stride
-    y = tl.load(label + row)
+    z += rows * stride
+    y = tl.load(label + rows, mask=there, other=0)
     counts = y != ignored
     y = tl.where(counts, y, 0)
     tl.device_assert((y >= 0) & (y < K), "a label is no class")
-    t = tl.load(z + y).to(tl.float32)
+    t = tl.load(z + y, mask=there, other=0.0).to(tl.float32)
 
     inverse = 0.0
+    factor += tl.zeros([ROWS], dtype=tl.float32)
     if KIND == "norm":
-        inverse = _inverse_norm(z, K, ROOM, STAGES, BLOCK)
+        inverse = _inverse_norm(z, there, K, ROOM, STAGES, ROWS, BLOCK)
         factor = tl.where(inverse == 0, 0.0, factor * tl.exp2(a * tl.log2(tl.where(inverse == 0, 1.0, inverse))))
 
     largest, total, weighted, plain = _over_false_classes(
-        z, y, t, factor, offset, a, K, KIND=KIND, HAS_OFFSET=HAS_OFFSET, SMOOTH=SMOOTH,
-        ROOM=ROOM, STAGES=STAGES, BLOCK=BLOCK,
+        z, there, y, t, factor, offset, a, K, KIND=KIND, HAS_OFFSET=HAS_OFFSET, SMOOTH=SMOOTH,
+        ROOM=ROOM, STAGES=STAGES, ROWS=ROWS, BLOCK=BLOCK,
     )  # fmt: skip
 
     even = 0.0
@@ -224,39 +246,49 @@ def _numbers(
     mass = 1.0
     if WEIGHTED:
         mass = tl.load(class_weight + y)
-    numbers += row
-    tl.store(line(numbers, N, "value"), tl.where(counts, mass * value, 0.0))
-    tl.store(line(numbers, N, "mass"), tl.where(counts, mass, 0.0))
-    tl.store(line(numbers, N, "largest"), largest)
-    tl.store(line(numbers, N, "factor"), factor)
-    tl.store(line(numbers, N, "slope"), mass * slope)
-    tl.store(line(numbers, N, "true"), mass * d_true)
-    tl.store(line(numbers, N, "even"), mass * even)
-    tl.store(line(numbers, N, "norm slope"), mass * norm_slope)
-    tl.store(line(numbers, N, "inverse"), inverse)
+    numbers += rows
+    tl.store(line(numbers, N, "value"), tl.where(counts, mass * value, 0.0), mask=there)
+    tl.store(line(numbers, N, "mass"), tl.where(counts, mass, 0.0), mask=there)
+    tl.store(line(numbers, N, "largest"), largest, mask=there)
+    tl.store(line(numbers, N, "factor"), factor, mask=there)
+    tl.store(line(numbers, N, "slope"), mass * slope, mask=there)
+    tl.store(line(numbers, N, "true"), mass * d_true, mask=there)
+    if SMOOTH or COUPLED:
+        tl.store(line(numbers, N, "even"), mass * even, mask=there)
+    if KIND == "norm" or COUPLED:
+        tl.store(line(numbers, N, "norm slope"), mass * norm_slope, mask=there)
+    if KIND == "norm":
+        tl.store(line(numbers, N, "inverse"), inverse, mask=there)
 
 
-@triton.jit(do_not_specialize=["N", "ignored"], do_not_specialize_on_alignment=["label", "numbers", "upstream"])
+@triton.jit
+def _column(numbers, N, there, WHAT: tl.constexpr):
+    """A number of each row, to go with its logits."""
+    return tl.load(line(numbers, N, WHAT), mask=there, other=0.0)[:, None]
+
+
+@triton.jit(
+    do_not_specialize=["N", "count", "ignored"], do_not_specialize_on_alignment=["label", "numbers", "upstream"]
+)
 def _gradient(
-    z, stride: tl.constexpr, label, offset, numbers, upstream, share, N, K: tl.constexpr, ignored, a, limit,
+    z, stride: tl.constexpr, label, offset, numbers, upstream, share, N, count, K: tl.constexpr, ignored, a, limit,
     KIND: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr, PER_ROW: tl.constexpr, SHARED: tl.constexpr,
-    CLAMP: tl.constexpr, ROOM: tl.constexpr, BLOCK: tl.constexpr,
+    CLAMP: tl.constexpr, ROOM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
+    rows, there = _rows(count, ROWS)
     N = N.to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < ROOM
-    z += row * stride + columns
-    numbers += row
-    y = tl.load(label + row)
+    z += rows * stride
+    numbers += rows
+    y = tl.load(label + rows, mask=there, other=0)[:, None]
     times = 1.0
     if PER_ROW:
-        times = tl.load(upstream + row)
+        times = tl.load(upstream + rows, mask=there, other=0.0)[:, None]
     elif SHARED:
         times = tl.load(upstream) * tl.load(share)
-    largest = tl.load(line(numbers, N, "largest"))
-    slope = tl.load(line(numbers, N, "slope")) * times
-    x = tl.load(z, mask=inside, other=0.0).to(tl.float32)
+    largest = _column(numbers, N, there, "largest")
+    slope = _column(numbers, N, there, "slope") * times
+    x = _logits(z, there, columns, ROOM)
     if KIND == "binary":
         dz = slope * _logistic(x + a)
     elif KIND == "squares":
@@ -264,19 +296,21 @@ def _gradient(
     elif KIND == "hinge":
         dz = tl.where(x == largest, slope, 0.0)
     else:
-        s = tl.load(line(numbers, N, "factor")) * x
+        s = _column(numbers, N, there, "factor") * x
         if HAS_OFFSET:
-            s += tl.load(offset + columns, mask=columns < K, other=0.0)
+            s += tl.load(offset + columns, mask=columns < K, other=0.0)[None, :]
         dz = slope * exp(s - largest)
         if SMOOTH:
-            dz += tl.load(line(numbers, N, "even")) * times
-    dz = tl.where(columns == y, tl.load(line(numbers, N, "true")) * times, dz)
+            dz += _column(numbers, N, there, "even") * times
+    dz = tl.where(columns[None, :] == y, _column(numbers, N, there, "true") * times, dz)
     if KIND == "norm":
-        dz += tl.load(line(numbers, N, "norm slope")) * times * (x * tl.load(line(numbers, N, "inverse")))
+        inverse = _column(numbers, N, there, "inverse")
+        dz += _column(numbers, N, there, "norm slope") * times * (x * inverse)
     dz = tl.where(y == ignored, 0.0, dz)
     if CLAMP:
         dz = tl.clamp(dz, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
-    tl.store(z, dz.to(z.dtype.element_ty), mask=inside)
+    inside = there[:, None] & (columns < ROOM)[None, :]
+    tl.store(z[:, None] + columns[None, :], dz.to(z.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["N", "ignored"])
@@ -305,10 +339,12 @@ def _reduce(numbers, label, value, share, N, ignored, MEAN: tl.constexpr, BLOCK:
 
 def put_numbers(z: Tensor, label: Tensor, loss: RowLoss, into: Tensor) -> None:
     """Of each row of logits (n, K), the numbers above, into (LINES, n)."""
-    _numbers[(z.shape[0],)](
-        z, z.stride(0), label, loss.class_weight, loss.offset, into, into.stride(0), z.shape[1], loss.ignored,
+    n, K = z.shape
+    shape = _launch(z, loss)
+    _numbers[(blocks(n, shape["ROWS"]),)](
+        z, z.stride(0), label, loss.class_weight, loss.offset, into, into.stride(0), n, K, loss.ignored,
         *loss.numbers, KIND=loss.kind.value, WEIGHTED=loss.class_weight is not None, HAS_OFFSET=loss.offset is not None,
-        SMOOTH=loss.smooth, COUPLED=loss.coupled, STAGES=3 if z.shape[1] >= LONG else 1, **_launch(z, loss),
+        SMOOTH=loss.smooth, COUPLED=loss.coupled, STAGES=3 if K >= LONG else 1, **shape,
         debug=True, sanitize_overflow=False,  # for the assertion, and that one alone
     )  # fmt: skip
 
@@ -325,11 +361,13 @@ def put_gradient(
 
     Times one number a row, `upstream` (n,), or times the numbers `upstream` and `share`, or times nothing.
     """
-    _gradient[(z.shape[0], blocks(z.shape[1], block_of(z)))](
-        z, z.stride(0), label, loss.offset, numbers, upstream, share, numbers.stride(0), z.shape[1], loss.ignored,
+    n, K = z.shape
+    shape = _launch(z, loss)
+    _gradient[(blocks(n, shape["ROWS"]), blocks(K, shape["BLOCK"]))](
+        z, z.stride(0), label, loss.offset, numbers, upstream, share, numbers.stride(0), n, K, loss.ignored,
         loss.numbers[1], LIMIT.get(z.dtype, 0.0), KIND=loss.kind.value, HAS_OFFSET=loss.offset is not None,
         SMOOTH=loss.smooth, PER_ROW=upstream is not None and share is None, SHARED=share is not None,
-        CLAMP=z.dtype in LIMIT, **_launch(z, loss),
+        CLAMP=z.dtype in LIMIT, **shape,
     )  # fmt: skip
 
 
@@ -343,13 +381,19 @@ def put_slopes(z: Tensor, label: Tensor, largest: Tensor, slope: Tensor, true: T
 
 def reduced(numbers: Tensor, label: Tensor, loss: RowLoss, mean: bool) -> tuple[Tensor, Tensor]:
     """The sum or the mean of the values, and what the gradient is multiplied by for it."""
+    if numbers.shape[1] > ONE_PROGRAM:
+        total = numbers[place("value")].sum()
+        if not mean:
+            return total, torch.ones_like(total)
+        mass = numbers[place("mass")].sum()
+        return total / mass, torch.where((label != loss.ignored).any(), 1 / mass, 0.0)
     value, share = numbers.new_empty(()), numbers.new_empty(())  # no views of one tensor: the caller may write to one
     _reduce[(1,)](numbers, label, value, share, numbers.shape[1], loss.ignored, MEAN=mean, BLOCK=8192, num_warps=16)
     return value, share
 
 
 def _launch(z: Tensor, loss: RowLoss) -> dict[str, int | bool]:
-    """Columns and warps of a program, and whether a product and a sum may be rounded as one.
+    """Rows, columns and warps of a program, and whether a product and a sum may be rounded as one.
 
     In a softmax they may not: factor x less the largest of them, which is rounded, would not be 0 where x is the
     largest, but e^32 off at scores of 1e9. The series of binary cross-entropy has no such difference, and is long.
@@ -357,6 +401,7 @@ def _launch(z: Tensor, loss: RowLoss) -> dict[str, int | bool]:
     block = block_of(z)
     return {
         "ROOM": room_of(z),
+        "ROWS": max(1, TILE // block),
         "BLOCK": block,
         "num_warps": 4 if block <= 1024 else 8,
         "enable_fp_fusion": loss.kind is Kind.BINARY,

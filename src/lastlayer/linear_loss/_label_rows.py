@@ -15,7 +15,7 @@ from lastlayer.linear_loss._products import autocast_dtype, empty_rows
 from lastlayer.linear_loss._rows import Once, logits_into
 from lastlayer.linear_loss._sums import RowGradients
 from lastlayer.linear_loss._target import chunks
-from lastlayer.linear_loss.plan import MOST_COUPLED, SPARSE, SPARSE_PAYS
+from lastlayer.linear_loss.plan import ONE_PROGRAM, SPARSE, SPARSE_PAYS
 from lastlayer.losses import Loss, Target
 from lastlayer.losses._target import check_label_range, check_same_device, may_read
 
@@ -27,7 +27,7 @@ def takes(target: Target, name: str, loss: Loss, features: Tensor, K: int, rows:
         return False
     if target.dtype is torch.bool or target.is_floating_point() or target.is_complex():
         return False
-    if name in COUPLED and min(rows, MOST_COUPLED) < N:
+    if name in COUPLED and min(rows, ONE_PROGRAM) < N:
         return False
     if name == "batch-ce" and (autocast_dtype(features) or features.dtype) is torch.float16:
         return False  # a softmax of N K logits has entries that float16 has no place for

@@ -22,8 +22,8 @@ FEWEST_CLASSES = 4096  # but needs some columns to be a product worth the name
 GPU_CHUNK = 2**28  # the same on a GPU, where a chunk is computed in place: 512 MiB in half precision, all that is held
 GPU_TILE = 2**25
 GPU_SMALL = 2**20  # and where a loss has kernels, they take fewer passes than the whole matrix from there on,
-NARROW = 64  # but for fewer classes than that: most of a program, which has a row, would idle
-MOST_COUPLED = 2**18  # rows that one program goes over, to couple them, in less time than the host needs for a step
+NARROW = 64  # but for fewer classes than that: a bound from when a program had one row, most of which would idle
+ONE_PROGRAM = 2**18  # rows that one goes over, to add or couple them, in less time than the host needs for a step
 FEWEST_ROWS = 512  # below, adding to the whole weight gradient once a chunk costs more than computing logits twice
 
 NEVER = {"kd": "the teacher's logits", "fn-kd": "the teacher's logits and features"}
@@ -113,7 +113,7 @@ def plan(
     if N * K <= SMALL:
         return Plan("dense", f"{N * K} logits are few")
     if in_place and N * K <= CHUNK:
-        if name in COUPLED and N > MOST_COUPLED and not probabilities:
+        if name in COUPLED and N > ONE_PROGRAM and not probabilities:
             return Plan("dense", f"{N * K} logits are few for {N} rows, which are more than kernels couple")
         if name == "large-margin" and d >= 4 * K:
             return Plan("dense", f"{N * K} logits are few beside the features, {d} wide")
