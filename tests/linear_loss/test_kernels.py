@@ -48,11 +48,11 @@ MODULES: dict[str, Callable[..., losses.Loss]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("size", "tile"), [(4, 64), (N, 256), (N, 2048)],
-                         ids=["chunks, row by row", "one chunk, four rows at a time", "one chunk at once"])  # fmt: skip
+@pytest.mark.parametrize(("size", "tile"), [(4, 16), (N, 16), (N, 64), (N, 2048)],
+                         ids=["chunks by rows", "by rows", "by four rows", "at once"])  # fmt: skip
 @pytest.mark.parametrize("name", MODULES)
 def test_equal_dense(name: str, size: int, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_label_kernels, "TILE", tile)
+    monkeypatch.setattr(_label_kernels, "TILE", tile)  # 16 columns of a row at a time
     monkeypatch.setattr(_rows, "losses_and_gradient", lambda loss: pytest.fail("not by kernels"))
     for reduction, weighted, biased in (("mean", False, True), ("none", True, False)):
         if weighted and name == "ls":

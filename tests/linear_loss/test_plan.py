@@ -57,7 +57,9 @@ def test_paths(sizes: tuple[int, int, int], loss: str, path: str) -> None:
         ((2**19, 256, 256), "batch-ce", "rows", 2**19),  # too many logits to hold
         ((2**19, 256, 64), "large-margin", "dense", None),
         ((2**19, 255, 64), "large-margin", "rows", 2**19),
-        ((2**19, 1024, 256), "large-margin", "rows", 2**19),
+        ((2**19, 1024, 64), "large-margin", "rows", 2**19),  # too many features to copy
+        ((2**18, 1024, 256), "large-margin", "dense", None),
+        ((2**19, 512, 128), "large-margin", "dense", None),
         ((8192, 2048, 32768), "ce", "rows", 8192),
         ((8192, 4096, 131072), "sln", "rows", 2048),
         ((256, 512, 1_000_000), "sln", "rows", 256),

@@ -144,7 +144,7 @@ def _run_all(
     except typer.Exit:  # Ctrl-C while trials run
         raise
     except KeyboardInterrupt:  # after that, or while something is computed
-        say_stopped("what is trained is kept")
+        say_stopped("what is done is kept")
     except Exception as error:
         if len(chosen) == 1:
             raise

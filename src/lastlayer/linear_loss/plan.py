@@ -75,8 +75,9 @@ def plan(
     but of `large-margin` of class probabilities, whose chunks also read and write the whole weight, as above. A tile
     has 2^25. Dense goes up to 2^20 logits only, from 64 classes on, where a loss of labels has kernels; but
     `large-margin`, whose kernels have many small steps between them, is dense up to 2^24 all the same, and up to 2^26
-    where the features are at least four times as wide as the logits. Batch losses of more than 2^18 samples, which
-    kernels do not couple, are dense up to 2^26 too: what takes their place goes over the features several times.
+    where the features, 2^28 numbers at most, are four times as wide as the logits. Batch losses of more than 2^18
+    samples, which kernels do not couple, are dense up to 2^26 too: what takes their place goes over the features
+    several times.
 
     A loss that has no form by class tiles takes rows whatever their number; `why` says so.
 
@@ -115,7 +116,7 @@ def plan(
     if in_place and N * K <= CHUNK:
         if name in COUPLED and N > ONE_PROGRAM and not probabilities:
             return Plan("dense", f"{N * K} logits are few for {N} rows, which are more than kernels couple")
-        if name == "large-margin" and d >= 4 * K:
+        if name == "large-margin" and d >= 4 * K and N * d <= GPU_CHUNK:  # it makes a float32 copy of the features
             return Plan("dense", f"{N * K} logits are few beside the features, {d} wide")
     rows = max(1, GPU_CHUNK // K if in_place else min(CHUNK // K, max(ENOUGH_ROWS, SMALL // K)))
     classes = tile(N, K, device)

@@ -213,10 +213,10 @@ def redrawn(holds: Callable[[Sequence[float]], bool], groups: Iterable[Iterable[
     for mean, array in zip(means, arrays, strict=True):
         deviation = float(array.std(ddof=1)) if len(array) > 1 else max(spread)
         drawn.append(mean + deviation / math.sqrt(len(array)) * generator.standard_t(max(len(array) - 1, 1), DRAWS))
-    agree = float(np.mean([holds(one) == said for one in np.stack(drawn, 1).tolist()]))
-    if agree >= LEVEL:
+    agree = sum(holds(one) == said for one in np.stack(drawn, 1).tolist())
+    if agree >= LEVEL * DRAWS:
         return exact(said, detail)
-    return Verdict("inconclusive", f"{detail}, so in {int(100 * agree)}% of draws of the means")
+    return Verdict("inconclusive", f"{detail}, so in {100 * agree // DRAWS}% of draws of the means")
 
 
 def _said(outcome: Outcome, difference: Difference, what: str) -> Verdict:
