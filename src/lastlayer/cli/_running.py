@@ -49,10 +49,9 @@ def run(
         import_writer()
         make_folder("--tensorboard", plan.tensorboard)
     make_folder("--out", plan.root)
-    command = shlex.join(["lastlayer", *sys.argv[1:]])
     listed = [{"identity": trial.identity, "trial": trial.to_dict()} for trial in trials]
     try:
-        write_json(comparison_file(trials, plan), {"title": title, "trials": listed, "command": command})
+        write_json(comparison_file(trials, plan), {"title": title, "trials": listed, "command": _command()})
     except OSError as error:
         raise ValueError(
             f"--out {plan.root}: nothing can be written there ({error.strerror}); choose another"
@@ -69,8 +68,13 @@ def run(
 
 def say_stopped(kept: str) -> NoReturn:
     """End after Ctrl-C with what is kept and the command that goes on."""
-    typer.echo(f"\nstopped; {kept}. To continue: {shlex.join(['lastlayer', *sys.argv[1:]])}", err=True)
+    typer.echo(f"\nstopped; {kept}. To continue: {_command()}", err=True)
     raise typer.Exit(130) from None
+
+
+def _command() -> str:
+    """What was typed."""
+    return shlex.join(["lastlayer", *sys.argv[1:]])
 
 
 def make_folder(option: str, folder: Path) -> None:
