@@ -1,7 +1,7 @@
 """linear_loss against the loss on the whole logits: time and peak memory of forward and backward, as ratios.
 
     python benchmarks/linear_loss.py [--quick] [--only sln,bce] [--device cpu] [--dtype bfloat16] [--path rows]
-                                     [--compiled all] [--graphs] [--csv FILE]
+                                     [--compiled all] [--graphs] [--narrow 1] [--csv FILE]
 
 Ours and its peers are timed in turn, in the same run, on the same inputs; a time is the median over many turns after
 warm-up. On a GPU a turn is as many steps as take about 20 ms, three at least, between two CUDA events, so that the host
@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import csv
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -40,7 +41,7 @@ from common import describe_machine, options_of_losses, write_json
 from lastlayer import losses
 from lastlayer._timing import measure_both, replay_seconds, seconds_of_both, training_step
 from lastlayer.cli._bench_steps import Inputs, on_layer, on_whole_layer
-from lastlayer.linear_loss import Plan, plan
+from lastlayer.linear_loss import Plan, _compiled, plan
 from lastlayer.linear_loss.plan import AGAINST_OTHERS, BY_CLASSES
 
 Shape = tuple[int, int, int]  # N, d, K
@@ -83,6 +84,7 @@ def main() -> None:
     parser.add_argument("--shape", help="N,d,K instead of the list")
     parser.add_argument("--compiled", default="", help="losses, or all, whose peer under torch.compile is timed too")
     parser.add_argument("--graphs", action="store_true", help="on a GPU, also the time of each step as a CUDA graph")
+    parser.add_argument("--narrow", type=int, help="fewest classes for kernels, rather than the plan's bound")
     parser.add_argument("--seconds", type=float, help="how long to time each pair")
     parser.add_argument("--csv", metavar="FILE", help="write the rows there, as they come")
     options = parser.parse_args()
@@ -91,6 +93,9 @@ def main() -> None:
     options.device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     options.dtype = options.dtype or ("bfloat16" if options.device == "cuda" else "float32")
     options.seconds = options.seconds or (0.1 if options.quick else 2.0)
+    if options.narrow is not None:
+        for module in (sys.modules[plan.__module__], _compiled):
+            module.NARROW = options.narrow  # type: ignore[attr-defined]
     names = options.only.split(",") if options.only else NAMES
     options.compiled = NAMES if options.compiled == "all" else options.compiled.split(",")
     console = Console(width=150)
