@@ -41,7 +41,7 @@ from common import describe_machine, options_of_losses, write_json
 from lastlayer import losses
 from lastlayer._timing import measure_both, replay_seconds, seconds_of_both, training_step
 from lastlayer.cli._bench_steps import Inputs, on_layer, on_whole_layer
-from lastlayer.linear_loss import Plan, _compiled, plan
+from lastlayer.linear_loss import Plan, _label_rows, plan
 from lastlayer.linear_loss.plan import AGAINST_OTHERS, BY_CLASSES
 
 Shape = tuple[int, int, int]  # N, d, K
@@ -94,7 +94,7 @@ def main() -> None:
     options.dtype = options.dtype or ("bfloat16" if options.device == "cuda" else "float32")
     options.seconds = options.seconds or (0.1 if options.quick else 2.0)
     if options.narrow is not None:
-        for module in (sys.modules[plan.__module__], _compiled):
+        for module in (sys.modules[plan.__module__], _label_rows):
             module.NARROW = options.narrow  # type: ignore[attr-defined]
     names = options.only.split(",") if options.only else NAMES
     options.compiled = NAMES if options.compiled == "all" else options.compiled.split(",")

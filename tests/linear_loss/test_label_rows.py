@@ -16,7 +16,7 @@ import torch
 pytest.importorskip("triton")
 
 from lastlayer import losses
-from lastlayer.linear_loss import Plan, _compiled, _kernels, _label_kernels, linear_loss
+from lastlayer.linear_loss import Plan, _compiled, _kernels, _label_kernels, _label_rows, linear_loss
 from tests.linear_loss.cases import BY_KERNELS, DEVICE, PLANS, dense, every_plan, make, on_device
 
 K = 7
@@ -197,7 +197,8 @@ def test_a_loss_of_the_users_own_with_a_name_of_ours() -> None:
 @every_plan
 @pytest.mark.parametrize("name", ["ce", "max-margin", "batch-ce", "batch-max-margin", "large-margin"])
 def test_rows_of_few_classes_are_not_for_kernels(name: str, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_compiled, "NARROW", K + 1)
+    monkeypatch.setattr(_compiled, "ONE_ROW", K + 1)
+    monkeypatch.setattr(_label_rows, "NARROW", K + 1)
     monkeypatch.setattr(_compiled, "BACKEND", "eager")
     for kernel in ("sums", "best"):
         monkeypatch.setattr(_kernels, kernel, lambda *_: pytest.fail("by kernels"))
@@ -209,3 +210,10 @@ def test_rows_of_few_classes_are_not_for_kernels(name: str, plan: Plan, monkeypa
     torch.testing.assert_close(value, expected)
     found, wanted = (torch.autograd.grad(v, parts[:2]) for v in (value, expected))
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_label_kernels_take_rows_too_short_for_those_of_one_row_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_compiled, "ONE_ROW", K + 1)
+    parts, labels = on_device()
+    taken = [_label_rows.takes(labels, name, make(name, K), parts[0], K, len(labels)) for name in ("ce", "batch-ce")]
+    assert taken == [True, True]

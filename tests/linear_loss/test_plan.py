@@ -44,8 +44,8 @@ def test_paths(sizes: tuple[int, int, int], loss: str, path: str) -> None:
         ((1024, 512, 1000), "ce", "dense", None),
         ((8192, 512, 1000), "ce", "rows", 8192),  # by kernels
         ((8192, 512, 1000), "mse", "rows", 8192),
-        ((2**18, 64, 63), "ce", "dense", None),  # a program a row would idle
-        ((2**18, 64, 64), "ce", "rows", 2**18),
+        ((2**18, 64, 9), "ce", "dense", None),
+        ((2**18, 64, 10), "ce", "rows", 2**18),
         ((2**20, 64, 19), "ce", "rows", 2**20),
         ((8192, 512, 1000), "batch-ce", "rows", 8192),
         ((8192, 512, 1000), "batch-max-margin", "rows", 8192),
@@ -53,6 +53,7 @@ def test_paths(sizes: tuple[int, int, int], loss: str, path: str) -> None:
         ((2**19, 256, 64), "ce", "rows", 2**19),
         ((2**19, 256, 64), "batch-ce", "dense", None),  # more rows than one program couples
         ((2**19, 256, 64), "batch-max-margin", "dense", None),
+        ((2**19, 256, 16), "batch-ce", "dense", None),
         ((2**18, 256, 128), "batch-ce", "rows", 2**18),
         ((2**19, 256, 256), "batch-ce", "rows", 2**19),  # too many logits to hold
         ((2**19, 256, 64), "large-margin", "dense", None),

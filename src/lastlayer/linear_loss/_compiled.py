@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from lastlayer.linear_loss._products import narrow, on_its_device
-from lastlayer.linear_loss.plan import NARROW
 from lastlayer.losses import Loss, Target
 from lastlayer.losses._module import at_least_float32
 
@@ -31,6 +30,7 @@ class CompilationError(RuntimeError):
 
 
 BACKEND = "inductor"
+ONE_ROW = 64  # classes below which most of a program that has one row would idle
 _compiled: dict[Any, RowFunction | None] = {}  # None where it failed
 _count = itertools.count()
 
@@ -46,8 +46,8 @@ def kernels(tensor: Tensor) -> Any:
 
 
 def row_kernels(features: Tensor, K: int) -> Any:
-    """The same, where rows of logits are long enough for them."""
-    return kernels(features) if K >= NARROW else None
+    """The same, where rows of logits are long enough for kernels that take one row a program."""
+    return kernels(features) if K >= ONE_ROW else None
 
 
 def label_kernels() -> Any:

@@ -8,14 +8,14 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
-from lastlayer.linear_loss._compiled import batch_kernels, label_kernels, row_kernels
+from lastlayer.linear_loss._compiled import batch_kernels, kernels, label_kernels
 from lastlayer.linear_loss._function import Gradients, Layer
 from lastlayer.linear_loss._label_losses import COUPLED, LINES, RowLoss, has_form, row_loss
 from lastlayer.linear_loss._products import autocast_dtype, empty_rows
 from lastlayer.linear_loss._rows import Once, logits_into
 from lastlayer.linear_loss._sums import RowGradients
 from lastlayer.linear_loss._target import chunks
-from lastlayer.linear_loss.plan import ONE_PROGRAM, SPARSE, SPARSE_PAYS
+from lastlayer.linear_loss.plan import NARROW, ONE_PROGRAM, SPARSE, SPARSE_PAYS
 from lastlayer.losses import Loss, Target
 from lastlayer.losses._target import check_label_range, check_same_device, may_read
 
@@ -23,7 +23,9 @@ from lastlayer.losses._target import check_label_range, check_same_device, may_r
 def takes(target: Target, name: str, loss: Loss, features: Tensor, K: int, rows: int) -> TypeGuard[Tensor]:
     """Whether the target is one label a sample and the device has kernels for the loss and for chunks of such rows."""
     N, d = features.shape
-    if row_kernels(features, K) is None or N == 0 or not isinstance(target, Tensor) or target.shape != (N,):
+    if K < NARROW or N == 0 or kernels(features) is None:
+        return False
+    if not isinstance(target, Tensor) or target.shape != (N,):
         return False
     if target.dtype is torch.bool or target.is_floating_point() or target.is_complex():
         return False

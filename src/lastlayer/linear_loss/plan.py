@@ -22,7 +22,7 @@ FEWEST_CLASSES = 4096  # but needs some columns to be a product worth the name
 GPU_CHUNK = 2**28  # the same on a GPU, where a chunk is computed in place: 512 MiB in half precision, all that is held
 GPU_TILE = 2**25
 GPU_SMALL = 2**20  # and where a loss has kernels, they take fewer passes than the whole matrix from there on,
-NARROW = 64  # but for fewer classes than that: a bound from when a program had one row, most of which would idle
+NARROW = 10  # but for fewer classes than that, for which they have not been timed
 ONE_PROGRAM = 2**18  # rows that one goes over, to add or couple them, in less time than the host needs for a step
 FEWEST_ROWS = 512  # below, adding to the whole weight gradient once a chunk costs more than computing logits twice
 
@@ -73,7 +73,7 @@ def plan(
 
     On a GPU a chunk is computed in place, so there are 2^28 logits in one: rows if those are of 512 samples or of all;
     but of `large-margin` of class probabilities, whose chunks also read and write the whole weight, as above. A tile
-    has 2^25. Dense goes up to 2^20 logits only, from 64 classes on, where a loss of labels has kernels; but
+    has 2^25. Dense goes up to 2^20 logits only, from 10 classes on, where a loss of labels has kernels; but
     `large-margin`, whose kernels have many small steps between them, is dense up to 2^24 all the same, and up to 2^26
     where the features, 2^28 numbers at most, are four times as wide as the logits. Batch losses of more than 2^18
     samples, which kernels do not couple, are dense up to 2^26 too: what takes their place goes over the features
@@ -108,13 +108,14 @@ def plan(
         raise ValueError(f"linear_loss has no place for {NEVER[name]}: call {name!r} on the logits instead")
     through_weight = name == "large-margin" and probabilities  # angles to all classes need more than the logits
     in_place = torch.device(device).type == "cuda" and not through_weight
-    by_kernels = in_place and K >= NARROW and name in FORMS and not probabilities
+    too_many = name in COUPLED and N > ONE_PROGRAM
+    by_kernels = in_place and K >= NARROW and name in FORMS and not too_many and not probabilities
     if by_kernels and GPU_SMALL < N * K <= SMALL:
         return Plan("rows", f"{N * K} logits; all rows of them fit a chunk", rows=N)
     if N * K <= SMALL:
         return Plan("dense", f"{N * K} logits are few")
     if in_place and N * K <= CHUNK:
-        if name in COUPLED and N > ONE_PROGRAM and not probabilities:
+        if too_many and not probabilities:
             return Plan("dense", f"{N * K} logits are few for {N} rows, which are more than kernels couple")
         if name == "large-margin" and d >= 4 * K and N * d <= GPU_CHUNK:  # it makes a float32 copy of the features
             return Plan("dense", f"{N * K} logits are few beside the features, {d} wide")
