@@ -74,14 +74,18 @@ def bias_sweep(ce=0.0, bce=0.0):
     return found
 
 
-def sphere(power=1.0, k_ce=1.1, k_bce=0.55):
+def exponential(k, gamma, seed):
+    return (1 + 0.01 * seed) * math.exp((k + 0.001 * seed) * gamma)
+
+
+def sphere(power=1.0, k_ce=1.1, k_bce=0.55, large=exponential):
     rows = []
     for seed in range(3):
         for loss, k in (("CE", k_ce), ("BCE", k_bce)):
             for gamma in (0.04, 0.06, 0.08, 0.1, 0.2, 0.4):
                 rows.append((loss, gamma, seed, (10 + seed) * gamma**-power))
             for gamma in (5.0, 6.0, 7.0, 8.0, 9.0):
-                rows.append((loss, gamma, seed, (1 + 0.01 * seed) * math.exp((k + 0.001 * seed) * gamma)))
+                rows.append((loss, gamma, seed, large(k, gamma, seed)))
     made = [
         Row(
             {"loss": loss, "classes": "10", "gamma": f"{gamma:g}"}, seed, 0, {"sphere.time": time, "sphere.steps": time}
@@ -190,7 +194,10 @@ FAILS = {
     "003-07": [at(8, "CE", positive_mean=7.5), at(4, negative_std=0.5), at(8, compactness=0.94)],
     "003-08": [at(16, "BCE", compactness=0.85)],
     "003-09": [sphere(power=2.0)],
-    "003-10": [sphere(k_ce=0.5, k_bce=0.9)],
+    "003-10": [
+        sphere(k_ce=0.5, k_bce=0.9),
+        sphere(large=lambda k, gamma, seed: (1 + 0.01 * seed) * gamma ** (7 * k + 0.001 * seed)),
+    ],
     "003-11": [at(32, "BCE", condition_two=0.999), at(64, "CE", condition_one=0.99)],
     "003-12": [long_tail(-0.02)],
     "003-13": [open_set(-0.03, 0.1)],
@@ -249,6 +256,27 @@ def test_seeds_far_apart_leave_a_claim_on_means_open(claim, store):
         for name, rows in HOLDS[claim].items()
     }  # fmt: skip
     assert judged(claim, store, content).outcome == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("claim", "gamma", "name", "middle"),
+    [("003-05", "64", "accuracy", 0.9995), ("003-06", "0.1", "unbiased_accuracy", 0.94)],
+)
+def test_an_accuracy_about_its_bound_leaves_a_claim_open(claim, gamma, name, middle, store):
+    content = table5()
+    for row in content[f"{PAPER}.table5"]:
+        if row.labels["gamma"] == gamma:
+            row.values[f"train.{name}"] = middle + 0.02 * (row.seed - 1)
+    verdict = judged(claim, store, content)
+    assert verdict.outcome == "inconclusive"
+    assert "of draws of the means" in verdict.detail
+
+
+def test_curves_that_fit_alike_leave_the_growth_open(store):
+    content = sphere(large=lambda k, gamma, seed: exponential(k, gamma, seed) * (1.5 if gamma in (6.0, 8.0) else 1.0))
+    verdict = judged("003-10", store, content)
+    assert verdict.outcome == "inconclusive"
+    assert "both fit" in verdict.detail
 
 
 def test_every_imbalance_must_be_run(store):

@@ -26,6 +26,7 @@ TOLERANCES = (0.001, 0.0035, 0.01, 0.03, 0.1, 0.3)  # of Eq. 217
 ENOUGH = 5  # scales for a fit, as many as the paper takes
 OPEN_SET = ("accuracy", "auroc", "oscr", "probability_auroc", "probability_oscr")
 LARGE = 5.0  # the scale from which on times grow exponentially
+ALIKE = 2.0  # difference of AIC below which two curves are both supported, by common usage
 
 
 def first_epochs(done: Done, plan: Plan) -> list[Row]:
@@ -136,7 +137,8 @@ def exponential_growth(found: Collapsing, what: str) -> Verdict:
         x, y = means(times)
         fit, power = fit_exponential(x, y), fit_power(x, y)
         said = f"{what}, {loss} ({found.unit}): k {fit.b:.3f}, AIC {fit.aic:.1f} against {power.aic:.1f} of a power"
-        parts.append(exact(fit.aic < power.aic, said))
+        lead = power.aic - fit.aic
+        parts.append(exact(lead > 0, said) if abs(lead) >= ALIKE else Verdict("inconclusive", f"{said}: both fit"))
         runs = min(map(len, times.values()))
         rates[loss] = [fit_exponential(list(times), [t[run] for t in times.values()]).b for run in range(runs)]
     difference = float(np.mean(rates["BCE"]) - np.mean(rates["CE"]))
