@@ -39,6 +39,7 @@ def kernels_anywhere() -> Iterator[None]:
         patch.setattr(_products, "SPLIT_PAYS", 0)
         patch.setattr(_compiled, "ONE_ROW", 0)
         patch.setattr(_label_rows, "NARROW", 0)
+        patch.setattr(_label_rows, "FEWEST_ROWS", 0)
         for user in (_batch, _label_rows, _large_margin, _margins, _rows):
             patch.setattr(user, "empty_rows", strange)
         for module in (_compiled, _rows):

@@ -134,7 +134,7 @@ def as_the_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_no_number_is_seen(name: str, dtype: torch.dtype) -> None:
-    """In the loss wherever it is, and in the gradient, which a loss scaler looks at; the hinge has none there."""
+    """In the loss wherever it is, and in the gradient, which a loss scaler looks at."""
     for place in (0, 1):
         bias = torch.tensor([0.5, -0.5, 0.0], dtype=dtype, device=DEVICE)
         bias[place] = float("nan")
@@ -144,8 +144,7 @@ def test_what_is_no_number_is_seen(name: str, dtype: torch.dtype) -> None:
             both, labels = torch.cat([h, h]), torch.zeros(2, dtype=torch.long, device=DEVICE)
             value = linear_loss(both, w, labels, make(name, 3).to(DEVICE), bias, plan=plan)
             assert value.isnan()
-            gradient = torch.autograd.grad(value, w)[0]
-            assert name in ("max-margin", "batch-max-margin") or gradient.isnan().any()
+            assert torch.autograd.grad(value, w)[0].isnan().any()
 
 
 @pytest.mark.parametrize("name", ["ce", "ls", "logit-adjusted", "sln"])

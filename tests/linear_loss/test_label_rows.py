@@ -217,3 +217,11 @@ def test_label_kernels_take_rows_too_short_for_those_of_one_row_a_program(monkey
     parts, labels = on_device()
     taken = [_label_rows.takes(labels, name, make(name, K), parts[0], K, len(labels)) for name in ("ce", "batch-ce")]
     assert taken == [True, True]
+
+
+def test_single_entries_of_a_gradient_are_found_where_chunks_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk of few samples would go over the whole gradient of the weight."""
+    monkeypatch.setattr(_label_rows, "FEWEST_ROWS", 3)
+    parts, labels = on_device()
+    taken = {n: _label_rows.takes(labels, "max-margin", make("max-margin", K), parts[0], K, n) for n in (2, 3)}
+    assert taken == {2: False, 3: True}

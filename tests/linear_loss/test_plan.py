@@ -58,7 +58,8 @@ def test_paths(sizes: tuple[int, int, int], loss: str, path: str) -> None:
         ((2**19, 256, 256), "batch-ce", "rows", 2**19),  # too many logits to hold
         ((2**19, 256, 64), "large-margin", "dense", None),
         ((2**19, 255, 64), "large-margin", "rows", 2**19),
-        ((2**19, 1024, 64), "large-margin", "rows", 2**19),  # too many features to copy
+        ((2**19, 1024, 64), "large-margin", "dense", None),
+        ((2**20, 1024, 128), "large-margin", "rows", 2**18),  # the features of a chunk are bounded too
         ((2**18, 1024, 256), "large-margin", "dense", None),
         ((2**19, 512, 128), "large-margin", "dense", None),
         ((8192, 2048, 32768), "ce", "rows", 8192),
@@ -150,3 +151,21 @@ def test_what_is_to_be_transformed_is_dense_on_a_gpu_too(monkeypatch: pytest.Mon
     assert not asked
     linear_loss(h, w, y, "ce")
     assert asked
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        losses.NceLoss(samples=torch.zeros(8192, 5, dtype=torch.long)),
+        losses.CrossEntropyLoss(weight=torch.ones(1000), label_smoothing=0.1),
+        losses.BinaryCrossEntropyLoss(label_smoothing=0.1),
+    ],
+)
+def test_a_module_that_kernels_do_not_take_is_dense(loss: losses.Loss) -> None:
+    assert plan(8192, 512, 1000, loss, device="cuda").path == "dense"
+    assert plan(8192, 512, 1000, type(loss)(), device="cuda").path == "rows"
+
+
+def test_margins_by_single_entries_are_said_of_labels_alone() -> None:
+    assert "few entries" in plan(256, 16, 10**6, "max-margin").why
+    assert "has no form by classes" in plan(256, 16, 10**6, "max-margin", probabilities=True).why

@@ -102,7 +102,7 @@ def _hinge(numbers, value, share, N, margin, SAMPLE_TERM: tl.constexpr, BLOCK: t
         lows += tl.where((_load(numbers, N, "score", rows, 0.0) == bottom) & (rows < N), 1.0, 0.0)
         highs += tl.where((_load(numbers, N, "largest", rows, 0.0) == top) & (rows < N), 1.0, 0.0)
         start += BLOCK
-    active = tl.where(lack > 0, 1.0, 0.0)
+    active = tl.where(lack != lack, lack, tl.where(lack > 0, 1.0, 0.0))
     low_share = active / tl.maximum(tl.sum(lows, 0), 1.0)  # what ties for an extreme shares its slope
     high_share = active / tl.maximum(tl.sum(highs, 0), 1.0)
 

@@ -195,8 +195,9 @@ def _numbers(
     elif KIND == "hinge":
         lack = a - (t - tl.where(plain > 0, float("nan"), largest))  # one class has no others: -inf
         value = tl.where(lack < 0, 0.0, lack)
-        slope = tl.where(lack > 0, 1.0, 0.0) / tl.maximum(total, 1.0)
-        d_true = tl.where(lack > 0, -1.0, 0.0)
+        active = tl.where(lack != lack, lack, tl.where(lack > 0, 1.0, 0.0))
+        slope = active / tl.maximum(total, 1.0)
+        d_true = -active
     else:
         largest = tl.where(largest == -float("inf"), 0.0, largest)  # no other class, or none that is not masked
         safe_total = tl.where(total == 0.0, 1.0, total)

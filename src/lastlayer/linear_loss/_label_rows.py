@@ -15,7 +15,7 @@ from lastlayer.linear_loss._products import autocast_dtype, empty_rows
 from lastlayer.linear_loss._rows import Once, logits_into
 from lastlayer.linear_loss._sums import RowGradients
 from lastlayer.linear_loss._target import chunks
-from lastlayer.linear_loss.plan import NARROW, ONE_PROGRAM, SPARSE, SPARSE_PAYS
+from lastlayer.linear_loss.plan import FEWEST_ROWS, NARROW, ONE_PROGRAM, SPARSE, SPARSE_PAYS
 from lastlayer.losses import Loss, Target
 from lastlayer.losses._target import check_label_range, check_same_device, may_read
 
@@ -33,7 +33,9 @@ def takes(target: Target, name: str, loss: Loss, features: Tensor, K: int, rows:
         return False
     if name == "batch-ce" and (autocast_dtype(features) or features.dtype) is torch.float16:
         return False  # a softmax of N K logits has entries that float16 has no place for
-    return has_form(name, loss) and not (name in SPARSE and N * d * K > SPARSE_PAYS)
+    if name in SPARSE and (N * d * K > SPARSE_PAYS or rows < min(N, FEWEST_ROWS)):
+        return False  # single entries of a gradient cost less
+    return has_form(name, loss)
 
 
 def by_kernels(target: Tensor, name: str, loss: Loss, features: Tensor, K: int, rows: int) -> OneChunk | Chunks:

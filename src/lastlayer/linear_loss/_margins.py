@@ -36,9 +36,10 @@ class Margins:
     def forward(self, layer: Layer) -> tuple[Tensor, Any]:
         N = layer.features.shape[0]
         found: list[list[tuple[Tensor, ...]]] = [[] for _ in self.batch.labels]
-        buffer = empty_rows(min(self.size, N), layer.weight)
         found_kernels = row_kernels(layer.features, len(layer.weight))
-        for low, high in chunks(N, self.size):
+        size = self.size if found_kernels is not None else self._eager_size(layer)
+        buffer = empty_rows(min(size, N), layer.weight)
+        for low, high in chunks(N, size):
             z = logits_into(buffer[: high - low], layer, low, high)
             for parts, labels in zip(found, self.batch.labels, strict=True):
                 index = labels.index[low:high]
@@ -85,8 +86,7 @@ class Margins:
             entries.append((every, index, slope[:, 0]))
             entries.append((every, best_class, torch.where(tied, 0.0, slope[:, 1])))
             again = (tied & (slope[:, 1] != 0)).nonzero().squeeze(1)
-            size = eager_rows(self.size, layer.weight.shape[0]) if pays(layer.features) else self.size
-            for low, high in chunks(again.numel(), size) if again.numel() else ():
+            for low, high in chunks(again.numel(), self._eager_size(layer)) if again.numel() else ():
                 some = again[low:high]
                 dz = self._shared_among_ties(layer, some, index, slope[:, 1])
                 row, column = dz.nonzero().unbind(1)
@@ -96,6 +96,10 @@ class Margins:
                 dense = Gradients.zeros(layer) if dense is None else dense
                 add_rows(dense, layer, some, dz)
         return add_entries(dense, layer, entries)
+
+    def _eager_size(self, layer: Layer) -> int:
+        """Samples of a chunk that no kernel takes."""
+        return eager_rows(self.size, len(layer.weight)) if pays(layer.features) else self.size
 
     def _shared_among_ties(self, layer: Layer, some: Tensor, index: Tensor, slope: Tensor) -> Tensor:
         """The gradient of all logits of some samples, whose largest false ones tie."""

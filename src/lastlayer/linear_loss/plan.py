@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from lastlayer.linear_loss._label_losses import COUPLED, FORMS
-from lastlayer.linear_loss._products import WIDTH
+from lastlayer.linear_loss._label_losses import COUPLED, FORMS, has_form
+from lastlayer.linear_loss._products import WIDTH, padded
 from lastlayer.losses import Loss, create, entry
 
 Path = Literal["dense", "rows", "classes"]
@@ -19,7 +19,7 @@ CHUNK = 2**26  # most logits of a chunk of rows: with what a loss keeps for its 
 ENOUGH_ROWS = 2048  # samples of a chunk from which more would gain nothing
 TILE = 2**22  # logits of a tile of classes, which touches each row of the weight once however small it is,
 FEWEST_CLASSES = 4096  # but needs some columns to be a product worth the name
-GPU_CHUNK = 2**28  # the same on a GPU, where a chunk is computed in place: 512 MiB in half precision, all that is held
+GPU_CHUNK = 2**28  # the same on a GPU, where a chunk is computed in place: 512 MiB in half precision
 GPU_TILE = 2**25
 GPU_SMALL = 2**20  # and where a loss has kernels, they take fewer passes than the whole matrix from there on,
 NARROW = 10  # but for fewer classes than that, for which they have not been timed
@@ -75,9 +75,9 @@ def plan(
     but of `large-margin` of class probabilities, whose chunks also read and write the whole weight, as above. A tile
     has 2^25. Dense goes up to 2^20 logits only, from 10 classes on, where a loss of labels has kernels; but
     `large-margin`, whose kernels have many small steps between them, is dense up to 2^24 all the same, and up to 2^26
-    where the features, 2^28 numbers at most, are four times as wide as the logits. Batch losses of more than 2^18
-    samples, which kernels do not couple, are dense up to 2^26 too: what takes their place goes over the features
-    several times.
+    where the features are four times as wide as the logits; a chunk of it has no more than 2^28 features either. Batch
+    losses of more than 2^18 samples, which kernels do not couple, are dense up to 2^26 too: what takes their place goes
+    over the features several times.
 
     A loss that has no form by class tiles takes rows whatever their number; `why` says so.
 
@@ -109,7 +109,9 @@ def plan(
     through_weight = name == "large-margin" and probabilities  # angles to all classes need more than the logits
     in_place = torch.device(device).type == "cuda" and not through_weight
     too_many = name in COUPLED and N > ONE_PROGRAM
-    by_kernels = in_place and K >= NARROW and name in FORMS and not too_many and not probabilities
+    formed = has_form(name, loss) if isinstance(loss, Loss) else name in FORMS
+    sparse = name in SPARSE and N * d * K > SPARSE_PAYS
+    by_kernels = in_place and K >= NARROW and formed and not (too_many or sparse or probabilities)
     if by_kernels and GPU_SMALL < N * K <= SMALL:
         return Plan("rows", f"{N * K} logits; all rows of them fit a chunk", rows=N)
     if N * K <= SMALL:
@@ -117,9 +119,10 @@ def plan(
     if in_place and N * K <= CHUNK:
         if too_many and not probabilities:
             return Plan("dense", f"{N * K} logits are few for {N} rows, which are more than kernels couple")
-        if name == "large-margin" and d >= 4 * K and N * d <= GPU_CHUNK:  # it makes a float32 copy of the features
+        if name == "large-margin" and d >= 4 * K:
             return Plan("dense", f"{N * K} logits are few beside the features, {d} wide")
-    rows = max(1, GPU_CHUNK // K if in_place else min(CHUNK // K, max(ENOUGH_ROWS, SMALL // K)))
+    wide = max(d, padded(K)) if name == "large-margin" else padded(K)  # it makes a float32 copy of the features
+    rows = max(1, GPU_CHUNK // wide if in_place else min(CHUNK // K, max(ENOUGH_ROWS, SMALL // K)))
     classes = tile(N, K, device)
     tiled = name in (BY_CLASSES if probabilities else BY_CLASSES | AGAINST_OTHERS) and name != "mse"
     samples = getattr(loss, "samples", None)
@@ -135,7 +138,7 @@ def plan(
     if tiled:
         return Plan("classes", f"{N * K} logits; only {rows} rows of {K} classes would fit a chunk", classes=classes)
     rows = min(rows, max(1, N // 4))  # one chunk of all would hold what the dense form does
-    if name in SPARSE:
+    if name in SPARSE and not probabilities:
         return Plan("rows", "the gradient has a few entries a row, so small chunks cost nothing", rows=rows)
     why = f"{name} of this target has no form by classes"
     if name == "mse" and not probabilities:
