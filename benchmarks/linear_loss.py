@@ -1,7 +1,7 @@
 """linear_loss against the loss on the whole logits: time and peak memory of forward and backward, as ratios.
 
     python benchmarks/linear_loss.py [--quick] [--only sln,bce] [--device cpu] [--dtype bfloat16] [--path rows]
-                                     [--compiled all] [--graphs] [--narrow 1] [--csv FILE]
+                                     [--shape N,d,K] [--compiled all] [--graphs] [--narrow 1] [--csv FILE]
 
 Ours and its peers are timed in turn, in the same run, on the same inputs; a time is the median over many turns after
 warm-up. On a GPU a turn is as many steps as take about 20 ms, three at least, between two CUDA events, so that the host
@@ -96,15 +96,14 @@ def main() -> None:
     if options.narrow is not None:
         for module in (sys.modules[plan.__module__], _label_rows):
             module.NARROW = options.narrow  # type: ignore[attr-defined]
-    names = options.only.split(",") if options.only else NAMES
-    options.compiled = NAMES if options.compiled == "all" else options.compiled.split(",")
+    names = names_of(options.only or "all", parser)
+    options.compiled = names_of(options.compiled, parser) if options.compiled else []
     console = Console(width=150)
     console.print(describe_machine())
     rows: list[Row] = []
     shapes = (QUICK_SHAPES if options.quick else SHAPES)[options.device]
     if options.shape:
-        n, d, k = (int(size) for size in options.shape.split(","))
-        shapes = [(n, d, k)]
+        shapes = [shape_of(options.shape, parser)]
     for shape in shapes:
         before = len(rows)
         for row in measure(names, shape, options):
@@ -115,6 +114,21 @@ def main() -> None:
         console.print(as_table(rows[before:], title))
     if options.json:
         write_json(options.json, rows)
+
+
+def names_of(given: str, parser: argparse.ArgumentParser) -> list[str]:
+    names = NAMES if given == "all" else given.split(",")
+    if unknown := [name for name in names if name not in NAMES]:
+        parser.error(f"there is no loss {unknown[0]!r} to measure; there are {', '.join(NAMES)}")
+    return names
+
+
+def shape_of(given: str, parser: argparse.ArgumentParser) -> Shape:
+    sizes = given.split(",")
+    if len(sizes) != 3 or not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        parser.error(f"--shape wants three positive numbers N,d,K, got {given!r}")
+    n, d, k = map(int, sizes)
+    return n, d, k
 
 
 def write_csv(path: str, rows: list[Row]) -> None:
