@@ -94,6 +94,18 @@ def test_a_module_with_numbers_of_numpy_compiles():
     torch.testing.assert_close(found, expected)
 
 
+def test_modules_of_all_losses_compile_in_one_process():
+    """Of one function torch.compile makes no more than eight."""
+    z = torch.randn(3, K, dtype=torch.float64)
+    target = torch.tensor([0, 4, 2])
+    names = [name for name in losses.available() if name not in ("large-margin", "kd", "fn-kd")]
+    assert len(names) > torch._dynamo.config.recompile_limit
+    for name in names:
+        loss = losses.create(name, **({"counts": COUNTS} if name == "logit-adjusted" else {}))
+        compiled = torch.compile(loss, fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(z, target), loss(z, target))
+
+
 @every_target
 @pytest.mark.parametrize("case", ONE_EACH, ids=identity)
 def test_functional_gradient(case, kind):
