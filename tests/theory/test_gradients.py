@@ -116,6 +116,19 @@ def test_zero_row_and_extremes() -> None:
     assert torch.isfinite(large.gradient).all()
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e-16, 1e14, 1e30])
+@pytest.mark.parametrize("gamma", [0.0, 0.7, 1.0])
+def test_logits_whose_cubes_leave_the_range_of_float32(size: float, gamma: float) -> None:
+    logits = (size * torch.tensor([[2.0, -1.0, 0.5], [-1.0, 1.5, 0.2]])).float()
+    y = torch.tensor([0, 2])
+    parts = gradients.decompose(logits, y, gamma, 0.5)
+    f = logits.double().requires_grad_(True)
+    (expected,) = torch.autograd.grad(sln(f, y, gamma, 0.5).sum(), f)
+    unit = expected.abs().max()
+    torch.testing.assert_close(parts.gradient.double() / unit, expected / unit, rtol=1e-4, atol=1e-5)
+    assert parts.ln.isfinite().all()
+
+
 def test_wrong_arguments() -> None:
     z = torch.zeros(2, 3)
     for kwargs in ({"gamma": 1.5, "tau": 1.0}, {"gamma": 0.5, "tau": 0.0}):

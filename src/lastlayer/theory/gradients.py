@@ -86,7 +86,9 @@ def decompose(logits: Tensor, target: Tensor, gamma: float, tau: float) -> Decom
     rows = torch.arange(N, device=logits.device)
     target = target.long()
     true = logits[rows, target].unsqueeze(1)  # (N, 1)
-    norm = logits.norm(dim=1, keepdim=True)  # (N, 1)
+    # divided by their largest first: the squares of large or small logits leave the range of their dtype
+    largest = logits.abs().amax(1, keepdim=True).clamp(min=torch.finfo(logits.dtype).tiny)
+    norm = largest * (logits / largest).norm(dim=1, keepdim=True)  # (N, 1)
     zero = norm == 0
     safe = torch.where(zero, torch.ones_like(norm), norm)
     log_norm = safe.log()
@@ -103,8 +105,8 @@ def decompose(logits: Tensor, target: Tensor, gamma: float, tau: float) -> Decom
 
     eye = torch.eye(K, dtype=logits.dtype, device=logits.device)
     toward = eye[target].unsqueeze(1) - eye  # (N, K, K): e_y - e_i
-    along = (true - logits).unsqueeze(-1) * logits.unsqueeze(1)  # (N, K, K): (f_y - f_i) f_l
-    slopes = toward / (tau * safe).unsqueeze(-1) - along / (tau * safe**3).unsqueeze(-1)  # ds_i/df_l
+    along = ((true - logits) / safe).unsqueeze(-1) * (logits / safe).unsqueeze(1)  # (N, K, K): (f_y - f_i) f_l/||f||^2
+    slopes = (toward - along) / (tau * safe).unsqueeze(-1)  # ds_i/df_l
     ln = -(log_p_ln.exp() * keep).unsqueeze(-1) * slopes
     ce = -(log_p_ce.exp() * others).unsqueeze(-1) * toward
     p = (log_p.exp() * keep).unsqueeze(-1)
@@ -112,8 +114,8 @@ def decompose(logits: Tensor, target: Tensor, gamma: float, tau: float) -> Decom
     ce_term = (1.0 - gamma) / (tau * safe**gamma).unsqueeze(-1) * toward
     gradient = -(p * (ln_term + ce_term)).sum(1)
     # an infinite coefficient times an underflowed piece would be NaN
-    largest = torch.finfo(logits.dtype).max
-    return Decomposition(c1.clamp(max=largest) * keep, c2.clamp(max=largest) * keep, ln, ce, gamma, gradient)
+    finite = torch.finfo(logits.dtype).max
+    return Decomposition(c1.clamp(max=finite) * keep, c2.clamp(max=finite) * keep, ln, ce, gamma, gradient)
 
 
 def zero_logits_point(weight: Tensor, bias: Tensor | None = None) -> Tensor:
