@@ -184,6 +184,8 @@ def test_errors_name_the_way_out() -> None:
         alignment.threshold("batch-ce")
     with pytest.raises(ValueError, match="alpha"):
         alignment.threshold(losses.SelfNormLoss(alpha=0.0))
+    with pytest.raises(ValueError, match="beta > 0"):
+        alignment.threshold(losses.MseLoss(beta=-1.0))  # logits (-1, 0) with the label 0 have loss 0
     with pytest.raises(ValueError, match="gamma < 1"):
         alignment.counterexample(losses.SoftLogitNormLoss(gamma=1.0))
 

@@ -249,7 +249,9 @@ def test_strong_penalties_leave_nothing() -> None:
 
 
 def test_what_has_no_closed_form_is_refused() -> None:
-    for bad in (losses.MseLoss(kappa=2.0), "sln", "self-norm", losses.BinaryCrossEntropyLoss(label_smoothing=0.1)):
+    # at beta = -3 the minimum is that of beta = 3 with all signs turned, not beta^2 (K - 1)/K at W = H = 0
+    squares = (losses.MseLoss(kappa=2.0), losses.MseLoss(beta=-3.0))
+    for bad in (*squares, "sln", "self-norm", losses.BinaryCrossEntropyLoss(label_smoothing=0.1)):
         with pytest.raises(ValueError, match="closed form"):
             minima.unconstrained(bad, 4, 2, 0.01, 0.01)
     with pytest.raises(ValueError, match="lambda_b"):

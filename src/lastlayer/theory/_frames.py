@@ -75,8 +75,8 @@ def unconstrained(
         W = H = 0. For mse, rho = -s.
 
     Raises:
-        ValueError: where no closed form is known: another loss, mse with kappa != 1 or a penalised bias, bce with
-            label smoothing or class weights.
+        ValueError: where no closed form is known: another loss, mse with kappa != 1, beta < 0 or a penalised bias, bce
+            with label smoothing or class weights.
 
     Paper: 001, Theorem 1, with W W' for W'W and c = sqrt(n lambda_w lambda_h) throughout; mse and bce are derived.
 
@@ -128,6 +128,8 @@ def _mean_squared(
     kappa, beta = described.number("kappa"), described.number("beta")
     if kappa != 1.0:
         raise ValueError(f"mse has a closed form only for kappa = 1, got kappa = {kappa}")
+    if beta < 0:
+        raise ValueError(f"mse has a closed form here only for beta >= 0, got {beta}")
     if bias and lambda_b > 0:
         raise ValueError(f"mse has a closed form only for a free bias or none, got lambda_b = {lambda_b}")
     s = max(beta - c * K / 2.0, 0.0)

@@ -86,6 +86,8 @@ def threshold(loss: str | nn.Module | Description, *, num_classes: int = 2, batc
             return Threshold(2.0 * math.log(2.0), math.log(2.0), 0.0, 0.0, "sample")
         case "mse":
             kappa, beta = described.number("kappa"), described.number("beta")
+            if beta <= 0:
+                raise ValueError(f"mse needs beta > 0 to be aligned, got {beta}")
             value = kappa * beta**2 / (1.0 + kappa)
             return Threshold(value, None, 0.0, kappa * beta / (1.0 + kappa), "sample")
         case "self-norm":
