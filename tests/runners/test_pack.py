@@ -27,10 +27,12 @@ TRIAL = Trial(
 
 
 def varied() -> list[Trial]:
-    losses = ("ce", "sln", "bce", "ls", "large-margin", "batch-ce", "mse", "ce", "ce")
+    losses = ("ce", "sln", "bce", "ls", "large-margin", "batch-ce", "mse", "ce", "ce", "ce")
     trials = [dataclasses.replace(TRIAL, loss=LossChoice(name), seed=seed) for seed, name in enumerate(losses)]
     trials[7] = dataclasses.replace(trials[7], optimiser=Optimiser("adamw", clip=0.5))
     trials[8] = dataclasses.replace(trials[8], model=ModelChoice("mlp", {"width": 6}))
+    dropping = {"patch": 4, "dim": 16, "depth": 1, "heads": 2}
+    trials[9] = dataclasses.replace(trials[9], model=ModelChoice("vit", dropping))
     return [trial.resolved() for trial in trials]
 
 
@@ -62,6 +64,46 @@ def test_a_trial_alone_or_packed_gives_the_same_bits(tmp_path: Path) -> None:
     assert set(ends(run(trials, packed)).values()) == {"done"}
     assert set(ends(run(trials, alone)).values()) == {"done"}
     assert all(same(packed, alone, trial) for trial in trials)
+
+
+LOSSES_OF_ONES_OWN = """
+import torch
+from lastlayer.losses import CrossEntropyLoss
+
+class Noisy(CrossEntropyLoss):
+    def forward(self, logits, target):
+        return super().forward(logits + 0.1 * torch.randn_like(logits), target)
+"""
+
+
+@pytest.fixture
+def own_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "losses_in_a_pack.py").write_text(LOSSES_OF_ONES_OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("own_losses")
+def test_losses_of_ones_own_draw_for_their_trial_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lastlayer.runners._events.REPORT_SECONDS", 0.0)
+    names = ("losses_in_a_pack.Noisy",)
+    trials = [dataclasses.replace(TRIAL, loss=LossChoice(name), seed=s).resolved() for name in names for s in (0, 1)]
+    packed, alone, cut = (Plan(tmp_path / name, pack=size) for name, size in (("packed", 4), ("alone", 1), ("cut", 4)))
+    run(trials, packed)
+    run(trials, alone)
+    events: Any = run_packed(trials, deque(range(2)), cut, torch.device("cpu"))
+    while next(events).progress is None or any(cut.folder(t).load_checkpoint() is None for t in trials):
+        pass
+    for event in events:
+        if event.progress is not None and event.progress.step > 6:
+            break
+    events.close()
+    assert all(cut.folder(trial).status == "interrupted" for trial in trials)
+    run(trials, cut)
+    for trial in trials:
+        assert same(packed, alone, trial), trial.loss.name
+        assert same(packed, cut, trial), trial.loss.name
 
 
 def test_packed_trials_learn_what_plain_ones_do(tmp_path: Path) -> None:
@@ -214,12 +256,36 @@ def test_a_training_falls_from_graph_to_compiled_to_eager_and_keeps_its_state(
     assert (training.objective is objective) == (len(said) == 2 or compiled is objective)
 
 
+class Lent:
+    """Stands in for the global generator of a GPU."""
+
+    def __init__(self) -> None:
+        self.state: object = "everyone's"
+
+    def graphsafe_get_state(self) -> object:
+        return self.state
+
+    def graphsafe_set_state(self, state: object) -> None:
+        self.state = state
+
+
+def test_dropout_on_a_gpu_draws_from_the_trials_own_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training(varied()[9], data.load("digits"))
+    common, met = Lent(), []
+    monkeypatch.setattr(torch.cuda, "default_generators", {training.generator.device.index: common})
+    training.network.backbone.register_forward_hook(lambda *_: met.append(common.state))
+    training.device = torch.device("cuda")  # its tensors are on the CPU all the same
+    training.step()
+    assert met == [training.generator]
+    assert common.state == "everyone's"
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_a_trial_alone_or_packed_gives_the_same_bits(tmp_path: Path) -> None:
-    trials = varied()[:4]
+    trials = [*varied()[:4], varied()[9]]
     packed, alone = Plan(tmp_path / "packed", "cuda"), Plan(tmp_path / "alone", "cuda", pack=1)
     for plan in (packed, alone):
-        assert set(ends(list(run_packed(trials, deque(range(4)), plan, torch.device("cuda")))).values()) == {"done"}
+        assert set(ends(list(run_packed(trials, deque(range(5)), plan, torch.device("cuda")))).values()) == {"done"}
     for trial in trials:
         assert same_weights(packed, alone, trial), trial.loss.name
         for part, values in measured(packed, trial).items():  # sums over samples in no fixed order

@@ -156,10 +156,9 @@ class Training:
         self.total = torch.zeros((), device=self.device)  # of the losses of this epoch
         self.correct = torch.zeros((), dtype=torch.int64, device=self.device)
         self.first_bad = torch.zeros((), dtype=torch.int64, device=self.device)
-        # of a model from elsewhere nobody knows what it draws
-        self.draws = ":" in trial.model.name or any(
-            isinstance(m, nn.modules.dropout._DropoutNd) for m in self.network.modules()
-        )
+        # of a model or a loss from elsewhere nobody knows what it draws
+        elsewhere = ":" in trial.model.name or trial.loss.name not in losses.available()
+        self.draws = elsewhere or any(isinstance(m, nn.modules.dropout._DropoutNd) for m in self.network.modules())
         # a runner may put something faster in the place of these two
         self.objective: Callable[..., tuple[Tensor, Tensor]] = objective
         self.run_step: Callable[[], None] = self.step
@@ -207,9 +206,8 @@ class Training:
         self.total.zero_()
         self.correct.zero_()
         self.first_bad.fill_(self.steps)
-        run_step = self._step_with_own_dropout if self.draws and self.device.type == "cpu" else self.run_step
         for step in range(self.epoch * self.steps_per_epoch, (self.epoch + 1) * self.steps_per_epoch):
-            run_step()
+            self.run_step()
             # at once where looking costs nothing; a rank that left alone would keep the others waiting
             if self.device.type == "cpu" and self.ranks is None and not math.isfinite(self.total.item()):
                 self.first_bad.fill_(step)
@@ -244,12 +242,13 @@ class Training:
 
     def step(self) -> None:
         """One step, from the order of the samples to the update of the parameters, without a word from the host."""
-        inputs, answer, target = self.draw()
-        with self.autocast():
-            loss, logits = self.objective(self.network, self.loss, self.teacher, inputs, answer)
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.descend(loss, logits, target)
+        with self._own_draws() if self.draws else contextlib.nullcontext():
+            inputs, answer, target = self.draw()
+            with self.autocast():
+                loss, logits = self.objective(self.network, self.loss, self.teacher, inputs, answer)
+            self.optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.descend(loss, logits, target)
 
     def descend(self, loss: Tensor, logits: Tensor, target: Tensor) -> None:
         """Update the parameters by their gradients, and the sums of the epoch."""
@@ -312,11 +311,25 @@ class Training:
             return torch.autocast(self.device.type, torch.bfloat16)
         return contextlib.nullcontext()
 
-    def _step_with_own_dropout(self) -> None:
-        """Dropout draws from torch's global generator: lend it this trial's state for one step."""
+    @contextlib.contextmanager
+    def _own_draws(self) -> Iterator[None]:
+        """Dropout draws from torch's global generator: lend it this trial's state for one step.
+
+        On a GPU that is the state of the trial's generator itself, not its value: a graph captured meanwhile takes it
+        along, and its replays leave the global one, which other trials borrow too, alone.
+        """
+        if self.device.type == "cuda":
+            common = torch.cuda.default_generators[self.generator.device.index]
+            before = common.graphsafe_get_state()
+            common.graphsafe_set_state(self.generator)
+            try:
+                yield
+            finally:
+                common.graphsafe_set_state(before)
+            return
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self.dropout_state)
-            self.run_step()
+            yield
             self.dropout_state = torch.get_rng_state()
 
     def diverged(self, step: int, what: str) -> DivergedError:
