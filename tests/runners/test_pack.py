@@ -73,6 +73,16 @@ from lastlayer.losses import CrossEntropyLoss
 class Noisy(CrossEntropyLoss):
     def forward(self, logits, target):
         return super().forward(logits + 0.1 * torch.randn_like(logits), target)
+
+class Averaged(CrossEntropyLoss):
+    def __init__(self, num_classes=None, **options):
+        super().__init__(num_classes, **options)
+        self.register_buffer("average", torch.ones(()))
+
+    def forward(self, logits, target):
+        value = super().forward(logits, target)
+        self.average.lerp_(value.detach(), 0.1)
+        return value / self.average
 """
 
 
@@ -83,16 +93,16 @@ def own_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("own_losses")
-def test_losses_of_ones_own_draw_for_their_trial_alone(
+def test_losses_of_ones_own_draw_and_remember_for_their_trial_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lastlayer.runners._events.REPORT_SECONDS", 0.0)
-    names = ("losses_in_a_pack.Noisy",)
+    names = ("losses_in_a_pack.Noisy", "losses_in_a_pack.Averaged")
     trials = [dataclasses.replace(TRIAL, loss=LossChoice(name), seed=s).resolved() for name in names for s in (0, 1)]
     packed, alone, cut = (Plan(tmp_path / name, pack=size) for name, size in (("packed", 4), ("alone", 1), ("cut", 4)))
     run(trials, packed)
     run(trials, alone)
-    events: Any = run_packed(trials, deque(range(2)), cut, torch.device("cpu"))
+    events: Any = run_packed(trials, deque(range(4)), cut, torch.device("cpu"))
     while next(events).progress is None or any(cut.folder(t).load_checkpoint() is None for t in trials):
         pass
     for event in events:
@@ -254,6 +264,22 @@ def test_a_training_falls_from_graph_to_compiled_to_eager_and_keeps_its_state(
     for ours, theirs in zip(training.network.parameters(), reference.network.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     assert (training.objective is objective) == (len(said) == 2 or compiled is objective)
+
+
+@pytest.mark.usefixtures("own_losses")
+def test_a_step_that_is_tried_leaves_what_a_loss_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tried(training: Training) -> _graphs.Step:
+        training.step()
+        return training.step
+
+    monkeypatch.setattr(_graphs, "_captured", tried)
+    monkeypatch.setattr(_graphs, "_compiled_objective", lambda: objective)
+    choice = LossChoice("losses_in_a_pack.Averaged")
+    training = Training(dataclasses.replace(TRIAL, loss=choice).resolved(), data.load("digits"))
+    step = _graphs._fastest_step(training)
+    assert training.loss.state_dict() == {"average": torch.ones(())}
+    step()
+    assert training.loss.state_dict() != {"average": torch.ones(())}
 
 
 class Lent:

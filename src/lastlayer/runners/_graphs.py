@@ -133,9 +133,8 @@ def _captured(training: Training) -> Step:
 
 
 def _snapshot(training: Training) -> dict[str, Any]:
-    tensors = [*training.network.state_dict().values(), *_counters(training)]
     return {
-        "values": [tensor.detach().clone() for tensor in tensors],
+        "values": [tensor.detach().clone() for tensor in _tensors(training)],
         "optimiser": {
             id(p): {name: v.clone() for name, v in state.items() if isinstance(v, torch.Tensor)}
             for p, state in training.optimiser.state.items()
@@ -148,8 +147,7 @@ def _snapshot(training: Training) -> dict[str, Any]:
 def _restore(training: Training, before: dict[str, Any]) -> None:
     """Undo the warm-up in place: a captured graph knows tensors by their address."""
     with torch.no_grad():
-        tensors = [*training.network.state_dict().values(), *_counters(training)]
-        for tensor, value in zip(tensors, before["values"], strict=True):
+        for tensor, value in zip(_tensors(training), before["values"], strict=True):
             tensor.copy_(value)
         for parameter, state in training.optimiser.state.items():
             kept = before["optimiser"].get(id(parameter), {})
@@ -161,5 +159,7 @@ def _restore(training: Training, before: dict[str, Any]) -> None:
     training.number = before["number"]
 
 
-def _counters(training: Training) -> list[torch.Tensor]:
-    return [training.cursor, training.total, training.correct, training.first_bad, training.rate]
+def _tensors(training: Training) -> list[torch.Tensor]:
+    """What a step changes, but for the state of the optimiser."""
+    counters = [training.cursor, training.total, training.correct, training.first_bad, training.rate]
+    return [*training.network.state_dict().values(), *training.loss.state_dict().values(), *counters]

@@ -168,6 +168,7 @@ class Training:
         return {
             "epoch": self.epoch,
             "network": self.network.state_dict(),
+            "loss": self.loss.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "generator": self.generator.get_state(),
             "dropout": self.dropout_state,
@@ -179,6 +180,7 @@ class Training:
         """Go back to a state."""
         self.epoch = state["epoch"]
         self.network.load_state_dict(state["network"])
+        self.loss.load_state_dict(state.get("loss", {}), strict=False)  # one of the user's own may have been edited
         self.optimiser.load_state_dict(state["optimiser"])
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate if self.device.type != "cpu" else group["lr"]
