@@ -282,6 +282,33 @@ def test_a_step_that_is_tried_leaves_what_a_loss_remembers(monkeypatch: pytest.M
     assert training.loss.state_dict() != {"average": torch.ones(())}
 
 
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_training_on_streamed_data_falls_from_compiled_to_eager_too(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, breaks: bool
+) -> None:
+    deterministic: list[bool] = []
+
+    def compiled(*given: Any) -> Any:
+        deterministic.append(torch.backends.cudnn.deterministic)
+        return broken_objective() if breaks else objective(*given)
+
+    monkeypatch.setattr("lastlayer.training.streaming.fits", lambda *_: False)
+    monkeypatch.setattr(_graphs, "_compiled_objective", lambda: compiled)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    training, plain = (Training(TRIAL.resolved(), data.load("digits")) for _ in range(2))
+    training.run_step = _graphs._fastest_step(training)
+    assert len([one for one in recwarn if "does not run as compiled kernels" in str(one.message)]) == breaks
+    for one in (training, plain):
+        for progress in one.train_epoch():
+            if progress.step == 2:
+                break
+    for ours, theirs in zip(training.network.parameters(), plain.network.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert deterministic == (
+        [False] if breaks else [False, True, True]
+    )  # tried, and then run with one choice of kernels
+
+
 class Lent:
     """Stands in for the global generator of a GPU."""
 

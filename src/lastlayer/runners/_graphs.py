@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from lastlayer.runners import _convolutions
+from lastlayer.training import streaming
 from lastlayer.training.steps import Training, extract, objective
 
 WARM_UP_STEPS = 3
@@ -36,11 +37,11 @@ def accelerate(training: Training, *, convolutions: bool = True) -> None:
 
 def _fastest_step(training: Training, convolutions: bool = True) -> Step:
     training.objective = _compiled_objective()
-    if not training.resident:  # each step takes a batch from the host: nothing to capture
-        return training.step
-    levels = [("a CUDA graph", _captured), ("compiled kernels", _run_once)]
-    if convolutions and training.trial.precision == "bfloat16" and _take(training):
-        levels.insert(0, ("a CUDA graph with convolutions of our own", _captured))
+    levels = [("compiled kernels", _run_once)]
+    if training.resident:  # otherwise each step takes a batch from the host: nothing to capture
+        levels.insert(0, ("a CUDA graph", _captured))
+        if convolutions and training.trial.precision == "bfloat16" and _take(training):
+            levels.insert(0, ("a CUDA graph with convolutions of our own", _captured))
     for level, make in levels:
         before = _snapshot(training)
         try:
@@ -58,7 +59,7 @@ def _fastest_step(training: Training, convolutions: bool = True) -> Step:
         finally:
             _restore(training, before)
     training.objective = objective
-    return training.step
+    return _one_choice_of_kernels()(training.step)
 
 
 def _take(training: Training) -> bool:
@@ -103,9 +104,12 @@ def _compiled_objective(backend: str | Callable[..., Any] = "inductor") -> Calla
 
 
 def _run_once(training: Training) -> Step:
+    if not training.resident:  # a batch to try it on; an epoch begins with batches of its own
+        order = training.order[: training.part]
+        training.stream = streaming.batches(training.dataset.train, order, training.part, training.device)
     training.step()
     torch.cuda.synchronize(training.device)
-    return training.step
+    return _one_choice_of_kernels()(training.step)
 
 
 def _captured(training: Training) -> Step:
