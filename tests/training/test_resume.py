@@ -15,7 +15,8 @@ from lastlayer import reports
 from lastlayer.runs import RunFolder
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial, measuring, saving
 from lastlayer.training.loop import finish_fit, fit
-from lastlayer.training.steps import DivergedError
+from lastlayer.training.parts import load_data
+from lastlayer.training.steps import DivergedError, Training
 
 TRIAL = Trial(
     data=DataChoice("digits", train=200),
@@ -214,6 +215,20 @@ def test_a_run_goes_on_with_as_many_threads_as_it_began_with(tmp_path: Path) -> 
         torch.set_num_threads(before)
     assert_same(tmp_path / "whole", tmp_path / "cut")
     assert RunFolder(tmp_path / "cut").result()["machine"]["threads"] == 2
+
+
+def test_an_optimiser_that_goes_on_on_another_device_is_the_one_made_for_it(tmp_path: Path) -> None:
+    trial = dataclasses.replace(TRIAL, optimiser=Optimiser("adam")).resolved()
+    run = cut_after(trial, tmp_path / "run", 2)
+    state = run.load_checkpoint()
+    assert state is not None
+    for group in state["optimiser"]["param_groups"]:  # as a GPU leaves them
+        group.update(lr=torch.tensor(group["lr"]), capturable=True)
+    training = Training(trial, load_data(trial.data))
+    before = [(group["lr"], group["capturable"]) for group in training.optimiser.param_groups]
+    training.restore(state)
+    assert [(group["lr"], group["capturable"]) for group in training.optimiser.param_groups] == before
+    assert isinstance(before[0][0], float)
 
 
 def test_one_class_is_no_classification(tmp_path: Path) -> None:

@@ -181,9 +181,11 @@ class Training:
         self.epoch = state["epoch"]
         self.network.load_state_dict(state["network"])
         self.loss.load_state_dict(state.get("loss", {}), strict=False)  # one of the user's own may have been edited
+        devices_own = ("lr", "capturable")
+        own = [{name: group[name] for name in devices_own if name in group} for group in self.optimiser.param_groups]
         self.optimiser.load_state_dict(state["optimiser"])
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.rate if self.device.type != "cpu" else group["lr"]
+        for group, kept in zip(self.optimiser.param_groups, own, strict=True):
+            group.update(kept)
         self.generator.set_state(state["generator"].cpu())
         self.dropout_state = state["dropout"].cpu()
         self.last = state["last"]
