@@ -333,6 +333,21 @@ def test_dropout_on_a_gpu_draws_from_the_trials_own_generator(monkeypatch: pytes
     assert common.state == "everyone's"
 
 
+def test_a_lane_waits_for_the_stream_on_which_its_data_was_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stream:
+        awaited: object = None
+
+        def wait_stream(self, other: object) -> None:
+            self.awaited = other
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"the stream of {device}")
+    stream = Stream()
+    pack._Lane(0, TRIAL.resolved(), Plan(tmp_path), torch.device("cuda"), stream, None)
+    assert stream.awaited == "the stream of cuda"
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_a_trial_alone_or_packed_gives_the_same_bits(tmp_path: Path) -> None:
     trials = [*varied()[:4], varied()[9]]

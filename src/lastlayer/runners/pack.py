@@ -125,6 +125,8 @@ class _Lane:
         self.index = index
         self.report = Reporter(index)
         self.stream = stream
+        if stream is not None:
+            stream.wait_stream(torch.cuda.current_stream(device))  # the data was moved there
         self.steps = fit(
             trial,
             plan.folder(trial),
