@@ -157,7 +157,7 @@ class Training:
         self.correct = torch.zeros((), dtype=torch.int64, device=self.device)
         self.first_bad = torch.zeros((), dtype=torch.int64, device=self.device)
         # of a model or a loss from elsewhere nobody knows what it draws
-        elsewhere = ":" in trial.model.name or trial.loss.name not in losses.available()
+        elsewhere = ":" in trial.model.name or not type(self.loss).__module__.startswith("lastlayer.")
         self.draws = elsewhere or any(isinstance(m, nn.modules.dropout._DropoutNd) for m in self.network.modules())
         # a runner may put something faster in the place of these two
         self.objective: Callable[..., tuple[Tensor, Tensor]] = objective
