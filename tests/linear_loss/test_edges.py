@@ -61,6 +61,19 @@ def test_one_class(name: str) -> None:
         assert_same(found, dense(module, parts, labels), parts, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("scale", [0.5, 3.0, 64.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_class_of_arc_margin_at_any_scale(scale: float, dtype: torch.dtype) -> None:
+    """What stands for the largest of no other classes overflows when it is multiplied."""
+    parts, labels = layer(k=1, dtype=dtype), torch.zeros(N, dtype=torch.long)
+    module = make("arc-margin", k=1, scale=scale)
+    for plan in (rows(4), classes(3)):
+        found = linear_loss(*parts[:2], labels, module, normalized=True, plan=plan)
+        assert found == 0
+        for gradient in gradients(found, parts[:2]):
+            assert torch.equal(gradient, torch.zeros_like(gradient))
+
+
 @pytest.mark.parametrize("name", ["max-margin", "batch-max-margin"])
 @pytest.mark.parametrize("kind", ["index", "pair"])
 def test_ties_share_the_gradient(name: str, kind: str) -> None:

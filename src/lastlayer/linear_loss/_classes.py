@@ -20,6 +20,7 @@ from lastlayer.linear_loss._target import Batch, chunks
 from lastlayer.losses import ArcMarginLoss, LargeMarginLoss, Loss, default_tau
 from lastlayer.losses._classes import softplus
 from lastlayer.losses._target import Labels
+from lastlayer.losses.arc_margin import enlarge_angle
 from lastlayer.losses.large_margin import row_norms, shrink
 
 MANY = 4096  # classes, of which a tile more is little
@@ -272,9 +273,10 @@ def against_others(
 ) -> Tensor:
     """Focal, soft-margin, arc-margin or large-margin of labels, (N,).
 
-    These see the false logits through their log-sum alone, so the loss's own function is called on two logits a sample:
-    the true one and that log-sum. It is taken over the false logits, not as a difference, which would lose the digits
-    of a confident sample. A mixed pair has two sets of false logits and costs twice.
+    These see the false logits through their log-sum alone. So the loss's own function is called on two logits a sample,
+    the true one and that log-sum, or what it makes of the true one is set against it. The log-sum is taken over the
+    false logits, not as a difference, which would lose the digits of a confident sample. A mixed pair has two sets of
+    false logits and costs twice.
     """
     options = module.hyperparameters()
     dtype = wide(features.dtype)
@@ -295,10 +297,11 @@ def against_others(
             norms = row_norms(features) * row_norms(weight[index])
             margined = shrink(found.dot + found.largest, norms, options["margin"], options["lam"])
             part = softplus(found.log_sum - (margined - found.largest))
+        elif isinstance(module, ArcMarginLoss):
+            margined = scale * enlarge_angle((found.dot + found.largest) / scale, options["margin"])
+            part = softplus(found.log_sum - (margined - found.largest))
         else:
             pair = torch.stack([found.dot, found.log_sum], 1)  # less the largest, of which differences know nothing
-            if isinstance(module, ArcMarginLoss):
-                pair = (pair + found.largest.unsqueeze(1)) / scale
             mine = {name: value for name, value in options.items() if name not in ("weight", "ignore_index")}
             part = type(module).function(pair, zero, **{**mine, "reduction": "none"})
         value = value + batch.counted_part(labels, part)

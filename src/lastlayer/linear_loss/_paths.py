@@ -87,10 +87,11 @@ def by_classes(
         raise ValueError(f"{name} of class probabilities has no form by tiles of classes: path 'rows' takes it")
     learnable = LEARNABLE_BY_CLASSES - ({"tau"} if name == "logit-adjusted" else set())
     _refuse_gradients(module, batch, "classes", set(module.hyperparameters()) if name in AGAINST_OTHERS else learnable)
+    N, K, dtype = features.shape[0], weight.shape[0] if shard is None else shard.K, wide(features.dtype)
+    if name != "large-margin":  # which takes no logits, and whose numbers are checked where they are used
+        _check_numbers(module, features, K)
     if name in AGAINST_OTHERS:
         return batch.reduce_counted(_classes.against_others(module, batch, size, features, weight, bias))
-    N, K, dtype = features.shape[0], weight.shape[0] if shard is None else shard.K, wide(features.dtype)
-    _check_numbers(module, features, K)
     options: dict[str, Any] = module.hyperparameters()
     tiles = _classes.Tiles(batch, size, K, options.get("label_smoothing", 0.0), shard=shard)
     layer = (features, weight, bias)

@@ -54,12 +54,13 @@ def arc_margin(
     scores = scale * problem.logits
 
     def loss(at: Selection) -> Tensor:
-        return at.cross_entropy(scores, scale * _enlarge_angle(at(problem.logits), margin))
+        return at.cross_entropy(scores, scale * enlarge_angle(at(problem.logits), margin))
 
     return evaluate(problem, loss)
 
 
-def _enlarge_angle(cosine: Tensor, margin: Tensor | float) -> Tensor:
+def enlarge_angle(cosine: Tensor, margin: Tensor | float) -> Tensor:
+    """The true cosine with its angle enlarged by the margin."""
     maths: Any = torch if isinstance(margin, Tensor) else math  # math would take a learnable margin's gradient away
     cos_margin, sin_margin = maths.cos(margin), maths.sin(margin)
     inside = cosine.abs() < 1
