@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.autograd import forward_ad
 
 from lastlayer import losses
 from lastlayer.linear_loss import Plan, linear_loss
@@ -84,3 +85,17 @@ def test_function_transforms_are_refused_in_words_of_its_own(plan: Plan) -> None
             transform(lambda w: linear_loss(features, w, labels, "ce", plan=plan))(several)
     found = torch.func.grad(lambda w: linear_loss(features, w, labels, "ce", plan=WHOLE))(weight)
     torch.testing.assert_close(found, torch.func.grad(lambda w: F.cross_entropy(features @ w.T, labels))(weight))
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize(
+    ("name", "plan"), [("large-margin", rows(4)), ("mse", classes(3)), ("batch-ce", rows(N)), ("ce", classes(3))]
+)
+def test_forward_mode_derivatives_are_refused_in_words_of_its_own(name: str, plan: Plan, enabled: bool) -> None:
+    """Without a gradient too, where large-margin by rows would lose them without a word."""
+    features, weight, _ = (p.detach() for p in layer())
+    with torch.set_grad_enabled(enabled), forward_ad.dual_level():
+        given = (forward_ad.make_dual(features, torch.ones_like(features)), weight, target("index"), make(name))
+        with pytest.raises(RuntimeError, match=r"forward-mode derivative .* plan 'dense' has it"):
+            linear_loss(*given, plan=plan)
+        assert forward_ad.unpack_dual(linear_loss(*given)).tangent is not None  # few logits are dense by themselves

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from lastlayer._rows import unit
 from lastlayer.linear_loss._function import fused
@@ -124,10 +125,11 @@ def linear_loss(
         raise ValueError(
             f"{type(module).__name__} was made for num_classes={module.num_classes}, there are {K} classes"
         )
-    chosen = _plan_of(name, features, weight, target, module, shard) if plan is None else plan
-    if chosen.path != "dense" and torch._C._are_functorch_transforms_active():
+    chosen = _plan_of(name, features, weight, bias, target, module, shard) if plan is None else plan
+    if chosen.path != "dense" and _are_transformed(features, weight, bias, scale):
         raise RuntimeError(
-            f"torch.func (grad, vmap, jvp) does not go through path={chosen.path!r} of linear_loss: plan 'dense' has it"
+            "neither torch.func (grad, vmap, jvp) nor a forward-mode derivative goes through "
+            f"path={chosen.path!r} of linear_loss: plan 'dense' has it"
         )
     if chosen.path == "dense":
         features, weight, bias = _layer(features, weight, bias, normalized, scale, in_parts=False)
@@ -180,13 +182,29 @@ def _check_loss(name: str, module: Loss, bias: Tensor | None, plan: Plan | None)
         raise ValueError("large-margin has no bias: its margin is an angle between feature and weight; give bias=None")
 
 
-def _plan_of(name: str, features: Tensor, weight: Tensor, target: Target, module: Loss, shard: Shard | None) -> Plan:
+def _are_transformed(*given: Tensor | float | None) -> bool:
+    """Whether torch.func is at work, or a tensor carries a forward-mode derivative, which chunks would lose."""
+    if torch._C._are_functorch_transforms_active():
+        return True
+    tensors = [one for one in given if isinstance(one, Tensor)]
+    return any(unpack_dual(tensor).tangent is not None for tensor in tensors)  # type: ignore[no-untyped-call]
+
+
+def _plan_of(
+    name: str,
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Target,
+    module: Loss,
+    shard: Shard | None,
+) -> Plan:
     """The plan where none is given; of a sharded weight, tiles of the classes held here."""
     (N, d), held, device = features.shape, weight.shape[0], features.device.type
     if shard is not None:
         return Plan("classes", f"{held} of {shard.K} classes are here", classes=tile(N, held, device))
     few = N * held <= SMALL
-    if few and (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()):
+    if few and (torch.compiler.is_compiling() or _are_transformed(features, weight, bias)):
         return Plan("dense", "few logits, and ordinary code to be transformed")
     probabilities = isinstance(target, Tensor) and target.is_floating_point() and target.dim() == 2
     found = choose(N, d, held, module, probabilities=probabilities, device=device)
