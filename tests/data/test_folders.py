@@ -108,6 +108,16 @@ def test_unreadable_image_is_named(tmp_path: Path) -> None:
     assert data.check(str(tmp_path)).status == "corrupt"
 
 
+@pytest.mark.parametrize("options", [{}, {"size": 8}])
+def test_a_file_that_is_no_image_is_told_without_an_address_in_memory(tmp_path: Path, options: dict[str, int]) -> None:
+    make(tmp_path, "a", "b")
+    (tmp_path / "b/2.png").write_bytes(b"a page that says 404")
+    with pytest.raises(data.CorruptFileError) as raised:
+        data.load(tmp_path, **options)
+    told = "b/2.png cannot be decoded as an image: its content is of no known image format; repair or delete it"
+    assert str(raised.value).endswith(told)
+
+
 def test_missing_pillow_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, "a", "b")
     monkeypatch.setitem(sys.modules, "PIL", None)

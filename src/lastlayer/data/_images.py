@@ -61,8 +61,7 @@ def decode(path: Path, size: int | None, colour: bool) -> tuple[Tensor, bytes]:
         with image_module.open(io.BytesIO(data)) as opened:
             image = _in_eight_bits(opened, image_module).convert("RGB" if colour else "L")
     except Exception as error:  # decoders raise many kinds of errors
-        reason = error if data else "the file is empty"
-        raise CorruptFileError(f"{path} cannot be decoded as an image: {reason}") from error
+        raise _undecodable(path, error) from error
     if size is not None:
         width, height = image.size
         scale = size / min(width, height)
@@ -74,6 +73,14 @@ def decode(path: Path, size: int | None, colour: bool) -> tuple[Tensor, bytes]:
     pixels = np.array(image, dtype=np.uint8)
     pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     return torch.from_numpy(np.ascontiguousarray(pixels)), hashlib.sha256(data).digest()
+
+
+def _undecodable(path: Path, error: Exception) -> CorruptFileError:
+    """Pillow tells a file whose kind it does not know by an address in memory, or by the path a second time."""
+    if not path.stat().st_size:
+        return CorruptFileError(f"{path} cannot be decoded as an image: the file is empty")
+    reason = "its content is of no known image format" if "cannot identify" in str(error) else error
+    return CorruptFileError(f"{path} cannot be decoded as an image: {reason}; repair or delete it")
 
 
 def _in_eight_bits(image: Any, image_module: Any) -> Any:
@@ -102,7 +109,7 @@ def any_colour(paths: Sequence[Path], pool: ThreadPoolExecutor) -> bool:
             with image_module.open(path) as opened:
                 return opened.mode not in _GREY_MODES
         except Exception as error:
-            raise CorruptFileError(f"{path} cannot be decoded as an image: {error}") from error
+            raise _undecodable(path, error) from error
 
     return any(pool.map(has_colour, paths))
 
@@ -152,5 +159,5 @@ def stored_bytes(paths: Sequence[Path], size: int | None) -> int:
         with image_module.open(paths[0]) as opened:
             width, height = opened.size
     except Exception as error:
-        raise CorruptFileError(f"{paths[0]} cannot be decoded as an image: {error}") from error
+        raise _undecodable(paths[0], error) from error
     return len(paths) * 3 * int(width) * int(height)
