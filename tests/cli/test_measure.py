@@ -177,7 +177,7 @@ def wrong(**changes):
         (wrong(features=np.zeros((2, 90, 5))), "one file for each snapshot"),
         (wrong(features=np.zeros((90, 5), int)), "float"),
         (wrong(target=np.zeros(90)), "integer"),
-        (wrong(target=np.array(["cat"] * 90)), "target must be numbers, labels 0 to K-1, got <U3"),
+        (wrong(target=np.array(["cat"] * 90)), "got texts: save np.unique(target, return_inverse=True)[1]"),
         (wrong(target=np.arange(90)), "label 89"),
         (wrong(target=np.zeros(7, int)), "features and target must have as many rows"),
         (wrong(logits=np.zeros((7, 3))), "features and logits must have as many rows"),

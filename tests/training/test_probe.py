@@ -95,7 +95,9 @@ def test_constant_entries_have_deviation_one(tmp_path):
         ({"target": np.array([0, 1, 0, 10**9])}, "labels must be 0 to K-1"),
         ({"features": np.array([[0.0], [np.nan], [1.0], [1.0]])}, "not finite in float32, first at row 1"),
         ({"features": np.array([[0.0], [1.0], [1e300], [1.0]])}, "not finite in float32, first at row 2"),
-        ({"target": np.array(list("abab"))}, "a.npz: target must be numbers, labels 0 to K-1, got <U1"),
+        ({"target": np.array(list("abab"))}, "labels 0 to K-1, got texts: save np.unique"),
+        ({"target": np.array(list("abab"), object)}, "without unpickling, which is refused .*: save numbers"),
+        ({"target": np.zeros(4, "datetime64[s]")}, "a.npz: target must be numbers, got datetime64"),
         ({"target": np.zeros(4, int)}, "a.npz has one class, 0: a classifier needs two or more"),
     ],
 )
@@ -292,6 +294,7 @@ def test_changed_features_are_not_passed_off_as_the_old(files, tmp_path):
         (["--losses", "sln:gama=0.5"], "gama"),
         (["--head", "norm"], "head.name must be one of"),
         (["--head", "linear", "--scale", "3"], "scale"),
+        (["--head", "simplex"], "head simplex on model identity has nothing to learn"),
         (["--epochs", "0"], "schedule.epochs must be >= 1"),
         (["--set", "optimiser.lrr=1"], "lrr"),
         (["--set", "nonsense"], "NAME=VALUE"),

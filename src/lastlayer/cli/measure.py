@@ -141,7 +141,9 @@ def _read_npz(file: Path, wanted: set[str]) -> tuple[dict[str, "Tensor"], list[s
         ignored = sorted(set(arrays.files) - wanted)
     for name, array in found.items():
         if array.dtype.kind not in "biufc":
-            raise ValueError(f"{name} must be numbers, labels 0 to K-1, got {array.dtype}")
+            from lastlayer.data._names import not_numbers
+
+            raise ValueError(not_numbers(name, array.dtype))
     # torch knows the machine's own byte order alone.
     native = {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in found.items()}
     return {name: torch.from_numpy(array) for name, array in native.items()}, ignored

@@ -33,7 +33,7 @@ def linear_probe(
     tune: Annotated[
         bool, typer.Option("--tune", help="Search learning rate and weight decay for each loss first.")
     ] = False,
-    head: Annotated[str, typer.Option(help="linear, normalized, batch-norm, simplex.")] = "linear",
+    head: Annotated[str, typer.Option(help="linear, normalized, batch-norm.")] = "linear",
     scale: Annotated[float | None, typer.Option(help="Of a normalized head.", show_default=False)] = None,
     epochs: Annotated[int | None, typer.Option(help="Else enough for 800 steps, 5 to 50.", show_default=False)] = None,
     batch_size: Annotated[

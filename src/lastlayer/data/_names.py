@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 INPUTS = ("features", "x")
 LABELS = ("target", "targets", "labels", "y")
@@ -34,3 +35,11 @@ def find_name(path: Path, found: Collection[str], names: Sequence[str], endings:
     first, *others = [name + ending for ending in endings for name in names]
     listed = ", ".join(sorted(found)) or "nothing"
     raise ValueError(f"{path} holds no {first} (or {', '.join(others)}); it holds {listed}")
+
+
+def not_numbers(name: str, dtype: Any) -> str:
+    """What to say of an array of another type where labels and features must be numbers."""
+    if dtype.kind not in "US":
+        return f"{name} must be numbers, got {dtype}"
+    remedy = f": save np.unique({name}, return_inverse=True)[1]" if name.startswith(LABELS) else ""
+    return f"{name} must be numbers{', labels 0 to K-1' * bool(remedy)}, got texts{remedy}"

@@ -69,7 +69,7 @@ def _check_loss(trial: Trial) -> None:
                 f"loss {trial.loss.name} has no setting {option!r}{hint}; it has {', '.join(known) or 'none'}"
             )
     if trial.loss.name in DISTILLING and trial.teacher is None:
-        raise ValueError(f"loss {trial.loss.name} needs a teacher: the folder of a finished run (--teacher RUN)")
+        raise ValueError(f"loss {trial.loss.name} needs a teacher: the folder of a finished run (--set teacher=RUN)")
     if trial.teacher is not None and trial.loss.name not in DISTILLING:
         raise ValueError(f"a teacher goes with loss {' or '.join(DISTILLING)}, got loss {trial.loss.name}")
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lastlayer.data import CorruptFileError, Dataset, Split, stratified
 from lastlayer.data._files import file_digest
-from lastlayer.data._names import INPUTS, LABELS, TEST, TRAIN, WHOLE, find_name, has_parts
+from lastlayer.data._names import INPUTS, LABELS, TEST, TRAIN, WHOLE, find_name, has_parts, not_numbers
 from lastlayer.training import measuring
 from lastlayer.training.trial import DataChoice, ModelChoice, Optimiser, Schedule, Trial
 
@@ -116,13 +116,17 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         with numpy.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, EOFError, ValueError, OSError) as error:
+    except (zipfile.BadZipFile, EOFError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise CorruptFileError(f"{path} is damaged or not an npz file of plain arrays: {error}") from error
+        raise CorruptFileError(f"{path} is damaged or not an npz file: {error}") from error
+    except ValueError as error:
+        raise CorruptFileError(
+            f"{path} cannot be read without unpickling, which is refused ({error}): save numbers"
+        ) from error
     for name, array in arrays.items():
         if name.removesuffix(TRAIN).removesuffix(TEST) in INPUTS + LABELS and array.dtype.kind not in "biuf":
-            raise ValueError(f"{path}: {name} must be numbers, labels 0 to K-1, got {array.dtype}")
+            raise ValueError(f"{path}: {not_numbers(name, array.dtype)}")
     # torch knows the machine's own byte order alone
     native = {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in arrays.items()}
     return {name: torch.from_numpy(array) for name, array in native.items() if array.dtype.kind in "biuf"}

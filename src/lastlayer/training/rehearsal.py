@@ -51,6 +51,8 @@ def rehearse(trial: Trial, dataset: Dataset) -> tuple[str, ...]:
         with _part("head", trial.head.name, trial.head.options):
             head = HEAD_CLASSES[trial.head.name](width, dataset.num_classes, **trial.head.options)
             _check_batch(trial, head)
+        if source not in ("timm", "hf"):
+            _check_learning(trial, backbone, head)
         network = Network(Normalize(None, None, 1.0), nn.Identity(), head)
         teacher = None if trial.teacher is None else _rehearsed_teacher(trial.teacher, dataset, network)
         with _part("loss", trial.loss.name, trial.loss.options):
@@ -62,6 +64,14 @@ def _check_batch(trial: Trial, part: nn.Module) -> None:
     """Refuse batches of one sample where the mean over a batch is taken away: nothing would be left."""
     if trial.batch_size == 1 and any(isinstance(module, nn.BatchNorm1d) for module in part.modules()):
         raise ValueError("it normalises over a batch: batch_size must be >= 2, got 1")
+
+
+def _check_learning(trial: Trial, *parts: nn.Module) -> None:
+    """Refuse parts that are all fixed, such as a simplex on given features: an optimiser would have nothing to move."""
+    if not any(parameter.requires_grad for part in parts for parameter in part.parameters()):
+        raise ValueError(
+            f"head {trial.head.name} on model {trial.model.name} has nothing to learn: choose another of the two"
+        )
 
 
 def _rehearsed_teacher(folder: str, dataset: Dataset, stand_in: Network) -> Network:
