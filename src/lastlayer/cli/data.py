@@ -23,7 +23,7 @@ Root = Annotated[
         show_default=False,
     ),
 ]
-Name = Annotated[str, typer.Argument(help="A name from `lastlayer data list`.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `lastlayer data list`.", show_default=False)]
 
 
 @data.command("list")

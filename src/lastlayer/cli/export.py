@@ -9,7 +9,7 @@ from lastlayer.cli._stop import stop
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="Folder to write to; else RUN/export.", show_default=False)] = None,
     formats: Annotated[
         str, typer.Option("--format", help="safetensors, onnx, or both, with a comma between.")

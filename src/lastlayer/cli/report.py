@@ -32,8 +32,8 @@ def report(
     """Show what finished runs came to: a table here, and one HTML page that opens anywhere without a network.
 
     Runs that differ only in their seed are one column, mean and standard deviation. Of a folder with comparison files
-    in it the newest says which runs; runs that failed, were cut or are missing are always listed. Nothing is trained or
-    changed.
+    in it the newest says which runs, or all are taken where it is of a single trial; runs that failed, were cut or are
+    missing are always listed. Nothing is trained or changed.
     """
     from rich.console import Console
 
