@@ -201,3 +201,11 @@ def test_shapes_that_disagree_are_named():
 def test_a_bias_of_the_wrong_size_is_named_where_there_is_no_weight(size):
     with pytest.raises(ValueError, match=r"bias must have shape \(3,\)"):
         evaluate(logits=torch.randn(6, 3), target=torch.arange(6) % 3, bias=torch.zeros(size))
+
+
+def test_the_worst_class_stands_right_behind_the_mean_that_its_words_refer_to():
+    names = list(MEASURES)
+    for name in names:
+        if MEASURES[name].meaning.startswith("the same for the worst"):
+            before = MEASURES[names[names.index(name) - 1]]
+            assert before.title.split()[0] == MEASURES[name].title.split()[0]
