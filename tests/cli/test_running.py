@@ -76,6 +76,13 @@ def test_where_there_is_no_terminal_a_line_now_and_then_says_how_far_all_are(tmp
     assert after(3600, Event(2, "skip")) == "3671 s: 3 of 4 trials ended\n"
 
 
+@pytest.mark.parametrize(("seeds", "said"), [(1, "1 trial"), (2, "2 trials")])
+def test_the_line_of_all_trials_counts_them(seeds: int, said: str) -> None:
+    bars = Progress(TextColumn("{task.description}"), console=Console(file=io.StringIO()))
+    _Show(bars, [Trial(seed=seed) for seed in range(seeds)])
+    assert bars.tasks[0].description == said
+
+
 def test_a_trial_that_measures_says_so_from_its_first_batch_on(tmp_path) -> None:
     trial = Trial(data=DataChoice("digits", train=128), schedule=Schedule(epochs=2), evaluations=1).resolved()
     bars = Progress(TextColumn("{task.fields[state]}"), console=Console(file=io.StringIO()))

@@ -220,7 +220,7 @@ class _Show:
         self.rows: dict[int, TaskID] = {}
         self.parts: dict[int, float] = {}
         self.ended = 0
-        self.all = bars.add_task(f"{len(trials)} trials", total=len(trials), state="")
+        self.all = bars.add_task(counted(len(trials), "trial"), total=len(trials), state="")
 
     def __call__(self, event: Event) -> None:
         name = self.names[event.index]
