@@ -17,11 +17,12 @@ from lastlayer.linear_loss._function import Gradients, Layer, refuse_second_deri
 from lastlayer.linear_loss._products import WIDTH, in_full_precision, logits_of, narrow, wide
 from lastlayer.linear_loss._shards import Shard
 from lastlayer.linear_loss._target import Batch, chunks
-from lastlayer.losses import ArcMarginLoss, LargeMarginLoss, Loss, default_tau
+from lastlayer.losses import ArcMarginLoss, LargeMarginLoss, Loss
 from lastlayer.losses._classes import softplus
 from lastlayer.losses._target import Labels
 from lastlayer.losses.arc_margin import enlarge_angle
 from lastlayer.losses.large_margin import row_norms, shrink
+from lastlayer.losses.soft_logit_norm import resolve_tau
 
 MANY = 4096  # classes, of which a tile more is little
 
@@ -308,8 +309,8 @@ def against_others(
     return torch.as_tensor(value)
 
 
-def soft_factor(norms2: Tensor, gamma: float, tau: Tensor | float | None, K: int) -> Tensor:
+def soft_factor(norms2: Tensor, gamma: float, tau: float | None, K: int) -> Tensor:
     """1 / (tau ||z||^gamma) of SLN from ||z||^2, (N,); 0 at a zero row, with gradient 0."""
-    tau = default_tau(K, gamma) if tau is None else tau
+    tau = resolve_tau(tau, K, gamma)
     nonzero = norms2 > 0
     return torch.where(nonzero, torch.where(nonzero, norms2, 1.0).pow(-gamma / 2) / tau, 0.0)

@@ -15,7 +15,7 @@ from torch import Tensor
 from lastlayer.losses import Loss
 from lastlayer.losses._target import read_class_vector
 from lastlayer.losses.logit_adjusted import check_counts
-from lastlayer.losses.soft_logit_norm import default_tau
+from lastlayer.losses.soft_logit_norm import resolve_tau
 
 
 class Kind(StrEnum):
@@ -75,8 +75,8 @@ FORMS: dict[str, tuple[Kind, Callable[[dict[str, Any], int], tuple[float, ...]]]
     "ls": (Kind.SOFTMAX, lambda o, K: (1 / o["temperature"], 0.0, o["label_smoothing"])),
     "logit-adjusted": (Kind.SOFTMAX, lambda o, K: (1.0,)),
     "soft-margin": (Kind.SOFTMAX, lambda o, K: (1.0, o["margin"])),
-    "sln": (Kind.NORM, lambda o, K: (1 / _tau(o["tau"], K, o["gamma"]), o["gamma"])),
-    "ln": (Kind.NORM, lambda o, K: (1 / _tau(o["tau"], K, 1.0), 1.0)),
+    "sln": (Kind.NORM, lambda o, K: (1 / resolve_tau(o["tau"], K, o["gamma"]), o["gamma"])),
+    "ln": (Kind.NORM, lambda o, K: (1 / resolve_tau(o["tau"], K, 1.0), 1.0)),
     "bce": (Kind.BINARY, lambda o, K: (1.0, 0.0, 1.0, 0.0)),
     "nce": (Kind.BINARY, lambda o, K: (1.0, -math.log(o["num_noise"] / K), o["num_noise"] / K, o["include_target"])),
     "focal": (Kind.FOCAL, lambda o, K: (1.0, o["gamma"])),
@@ -131,10 +131,6 @@ def row_loss(name: str, loss: Loss, K: int, device: torch.device) -> RowLoss:
 
 def _of_classes(values: Tensor, name: str, K: int, device: torch.device) -> Tensor:
     return read_class_vector(values, name, torch.empty(0, K, dtype=torch.float32, device=device)).contiguous()
-
-
-def _tau(tau: float | None, K: int, gamma: float) -> float:
-    return default_tau(K, gamma) if tau is None else tau
 
 
 @functools.lru_cache(maxsize=256)

@@ -17,6 +17,7 @@ from lastlayer.linear_loss.plan import eager_rows
 from lastlayer.losses import Loss
 from lastlayer.losses._classes import AtLabel
 from lastlayer.losses._module import at_least_float32
+from lastlayer.losses._target import Labels
 
 Entries = tuple[Tensor, Tensor, Tensor]  # samples, classes and dz, (m,) each
 FEW_TIES = 8  # a row, up to which they are gathered and scattered one by one
@@ -64,16 +65,14 @@ class Margins:
             value = self.batch.reduce(value)
         return value.detach(), (value, kept)
 
-    def _loss(self, pairs: Tensor, labels: Any) -> Tensor:
+    def _loss(self, pairs: Tensor, labels: Labels) -> Tensor:
         zero = torch.zeros(pairs.shape[0], dtype=torch.long, device=pairs.device)
         options = self.loss.hyperparameters()
         if self.coupled:
             coupled: Tensor = labels.share * type(self.loss).function(pairs, zero, **options)
             return coupled
         per_sample = type(self.loss).function(pairs, zero, margin=options["margin"], reduction="none")
-        if self.batch.class_weight is not None:
-            per_sample = per_sample * self.batch.class_weight[labels.index.squeeze(1)]
-        return torch.where(labels.valid, labels.share * per_sample, 0.0)
+        return self.batch.counted_part(labels, per_sample)
 
     def backward(self, layer: Layer, kept: Any, upstream: Tensor) -> Gradients:
         value, parts = kept

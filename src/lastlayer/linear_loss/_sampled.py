@@ -37,8 +37,5 @@ def nce(loss: Loss, batch: Batch, features: Tensor, weight: Tensor, bias: Tensor
         score = fused(Picked(labels.index), features, weight, bias).squeeze(1) - shift[index]
         part = torch.where(expected[index] > 0, softplus(-score), 0.0)
         others = terms if options["include_target"] else torch.where(drawn == labels.index, 0.0, terms)
-        part = part + others.sum(1)
-        if batch.class_weight is not None:
-            part = part * batch.class_weight[index]
-        value = value + torch.where(labels.valid, labels.share * part, 0.0)
+        value = value + batch.counted_part(labels, part + others.sum(1))
     return torch.as_tensor(value)

@@ -16,10 +16,11 @@ from lastlayer.linear_loss._products import autocast_dtype, in_full_precision, w
 from lastlayer.linear_loss._shards import Shard, read_shard
 from lastlayer.linear_loss._target import read_batch
 from lastlayer.linear_loss._units import has_kernels_for, unit_rows
-from lastlayer.linear_loss.plan import NEVER, SHARDED, SMALL, Plan, module_of, name_of, tile
+from lastlayer.linear_loss.plan import SHARDED, SMALL, Plan, module_of, name_of, refuse_teachers, tile
 from lastlayer.linear_loss.plan import plan as choose
 from lastlayer.losses import LargeMarginLoss, Loss, Target
 from lastlayer.losses._ranks import Group
+from lastlayer.losses._target import pair_from_list
 
 
 def linear_loss(
@@ -117,9 +118,7 @@ def linear_loss(
         shard = _read_group(group, name, plan, features, weight)
         features = shard.shared(features)
         scale = shard.shared(scale) if isinstance(scale, Tensor) else scale
-    given: object = target
-    if isinstance(given, list) and any(isinstance(part, Tensor) for part in given):  # what a DataLoader makes of a pair
-        target = tuple(given)
+    target = pair_from_list(target)
     K = weight.shape[0] if shard is None else shard.K
     if module.num_classes is not None and module.num_classes != K:
         raise ValueError(
@@ -174,8 +173,7 @@ _untraced_parts = torch._disable_dynamo(_in_parts)  # type: ignore[attr-defined]
 
 def _check_loss(name: str, module: Loss, bias: Tensor | None, plan: Plan | None) -> None:
     """Raise for a loss that has no place here, or not with this bias, and for what is no plan."""
-    if name in NEVER:
-        raise ValueError(f"linear_loss has no place for {NEVER[name]}: call {name!r} on the logits instead")
+    refuse_teachers(name)
     if plan is not None and not isinstance(plan, Plan):
         raise TypeError(f"plan must be a Plan or None, got {type(plan).__name__}")
     if bias is not None and isinstance(module, LargeMarginLoss):

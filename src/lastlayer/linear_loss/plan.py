@@ -10,7 +10,7 @@ import torch
 
 from lastlayer.linear_loss._label_losses import COUPLED, FORMS, has_form
 from lastlayer.linear_loss._products import WIDTH, padded
-from lastlayer.losses import Loss, create, entry
+from lastlayer.losses import Loss, available, create, entry
 
 Path = Literal["dense", "rows", "classes"]
 
@@ -104,8 +104,7 @@ def plan(
             raise ValueError(f"{name} must be an integer of at least {low}, got {value!r}")
     N, d, K = int(N), int(d), int(K)
     name = name_of(loss)
-    if name in NEVER:
-        raise ValueError(f"linear_loss has no place for {NEVER[name]}: call {name!r} on the logits instead")
+    refuse_teachers(name)
     through_weight = name == "large-margin" and probabilities  # angles to all classes need more than the logits
     in_place = torch.device(device).type == "cuda" and not through_weight
     too_many = name in COUPLED and N > ONE_PROGRAM
@@ -146,6 +145,12 @@ def plan(
     return Plan("rows", f"{rows} rows fit a chunk, which is few, but {why}", rows=rows)
 
 
+def refuse_teachers(name: str) -> None:
+    """Raise for a loss that needs a teacher."""
+    if name in NEVER:
+        raise ValueError(f"linear_loss has no place for {NEVER[name]}: call {name!r} on the logits instead")
+
+
 def eager_rows(size: int, K: int) -> int:
     """Samples of a chunk of at most `size` that is not computed in place: float32 copies of it are made on the way."""
     return min(size, max(1, CHUNK // K))
@@ -160,8 +165,6 @@ def tile(N: int, K: int, device: torch.device | str = "cpu") -> int:
 
 def name_of(loss: Loss | str) -> str:
     """The registry's name of a loss; of a Module, the first name its class is registered under."""
-    from lastlayer.losses import available
-
     if isinstance(loss, str):
         return entry(loss).name
     if not isinstance(loss, Loss):

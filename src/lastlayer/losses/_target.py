@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lastlayer.losses._module import at_least_float32
+
 Reduction = Literal["none", "mean", "sum"]
 MixedPair = tuple[Tensor, Tensor, "Tensor | float"]
 Target = Tensor | MixedPair
@@ -120,7 +122,7 @@ def read(
         raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}")
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}")
-    target = _pair_from_list(target)
+    target = pair_from_list(target)
     unbatched = logits.dim() == 1
     if unbatched:
         logits = logits.unsqueeze(0)
@@ -151,7 +153,7 @@ def read_scores(scores: Tensor, name: str) -> Tensor:
         raise TypeError(f"{name} must be floating point, got {scores.dtype}: convert with {name}.float()")
     if scores.dim() == 0 or scores.shape[min(1, scores.dim() - 1)] == 0:
         raise ValueError(f"{name} must have shape (N, K, ...) or (K,) with K >= 1 classes, got {tuple(scores.shape)}")
-    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+    return at_least_float32(scores)
 
 
 def read_class_vector(values: Tensor | Sequence[float], name: str, logits: Tensor) -> Tensor:
@@ -198,7 +200,7 @@ def check_range(
         raise ValueError(f"{name} must lie in {bracket}{low}, {high}], got {value}")
 
 
-def _pair_from_list(target: Any) -> Any:
+def pair_from_list(target: Any) -> Any:
     """A list of tensors as a tuple: a data loader that pins memory makes a list of every tuple."""
     holds_tensors = isinstance(target, list) and any(isinstance(part, Tensor) for part in target)
     return tuple(target) if holds_tensors else target

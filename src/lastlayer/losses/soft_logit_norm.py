@@ -32,6 +32,14 @@ def default_tau(num_classes: int, gamma: float = 0.7) -> float:
     return tau
 
 
+def resolve_tau(tau: float | None, num_classes: int, gamma: float) -> float:
+    """The temperature given, or `default_tau` where it is None; ValueError unless it is positive."""
+    if tau is None:
+        tau = default_tau(num_classes, gamma)
+    check_range("tau", tau, 0.0, open_low=True)
+    return tau
+
+
 def soft_logit_norm(
     logits: Tensor,
     target: Target,
@@ -123,10 +131,7 @@ def logit_norm(
 def soft_normalized(logits: Tensor, gamma: float, tau: float | None) -> Tensor:
     """The logits as SLN's softmax sees them; classes on axis 1, or 0 for a single sample."""
     axis = min(1, logits.dim() - 1)
-    if tau is None:
-        tau = default_tau(logits.shape[axis], gamma)
-    check_range("tau", tau, 0.0, open_low=True)
-    return soft_normalize(logits, gamma, tau, dim=axis)
+    return soft_normalize(logits, gamma, resolve_tau(tau, logits.shape[axis], gamma), dim=axis)
 
 
 def _in_fewer_passes(problem: Problem, z: Tensor, gamma: float, tau: float | None, label_smoothing: float) -> Tensor:
@@ -134,8 +139,7 @@ def _in_fewer_passes(problem: Problem, z: Tensor, gamma: float, tau: float | Non
 
     With c the largest logit and a = 1 / (tau ||z||^gamma), L_k = log sum_j exp(a (z_j - c)) - a (z_k - c).
     """
-    tau = default_tau(z.shape[1], gamma) if tau is None else tau
-    check_range("tau", tau, 0.0, open_low=True)
+    tau = resolve_tau(tau, z.shape[1], gamma)
     log_sum, factor, largest, *_ = _LogSum.apply(z, gamma, tau)  # type: ignore[no-untyped-call]
     return evaluate(problem, lambda at: log_sum - factor * (at(z) - largest), label_smoothing)
 
@@ -210,4 +214,4 @@ class LogitNormLoss(Loss):
 def _normalized_formula(num_classes: int | None, gamma: float, tau: float | None) -> str:
     if tau is None and num_classes is None:
         return f"softmax(z / (0.2 (K / 10)^{-gamma / 2:g} ||z||^{gamma:g}))"
-    return f"softmax(z / ({default_tau(num_classes or 0, gamma) if tau is None else tau:.9g} ||z||^{gamma:g}))"
+    return f"softmax(z / ({resolve_tau(tau, num_classes or 0, gamma):.9g} ||z||^{gamma:g}))"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lastlayer.losses import default_tau
+from lastlayer.losses.soft_logit_norm import resolve_tau
 from lastlayer.theory import minima
 from lastlayer.theory._losses import Description, describe
 from lastlayer.theory._scalar import check_classes, minimise, sigmoid, softplus
@@ -95,8 +95,7 @@ def threshold(loss: str | nn.Module | Description, *, num_classes: int = 2, batc
         case "nce":
             return _nce(described, num_classes)
         case "ln":
-            tau = described.options["tau"]
-            return _logit_norm(num_classes, default_tau(num_classes, 1.0) if tau is None else float(tau))
+            return _logit_norm(num_classes, float(resolve_tau(described.options["tau"], num_classes, 1.0)))
         case "batch-ce" | "batch-max-margin":
             if batch_size is None or batch_size < 2:
                 raise ValueError(f"{described.name} couples a batch: give batch_size of at least 2, got {batch_size}")
@@ -295,13 +294,12 @@ def _smoothed(described: Description, margin_for: float) -> tuple[float, float, 
 
 def _soft_logit_norm(described: Description, epsilon: float) -> tuple[float, float]:
     gamma, smoothing = described.number("gamma"), described.number("label_smoothing")
-    tau = described.options["tau"]
     if gamma >= 1 or smoothing != 0:
         raise ValueError(
             f"sln has a counter-example for gamma < 1 and no label_smoothing, got gamma = {gamma}, "
             f"label_smoothing = {smoothing}"
         )
-    scale = float(default_tau(2, gamma) if tau is None else tau) * 5.0 ** (gamma / 2.0)
+    scale = float(resolve_tau(described.options["tau"], 2, gamma)) * 5.0 ** (gamma / 2.0)
 
     def total(a: float) -> float:
         return 2.0 * softplus(-(a ** (1.0 - gamma)) / scale)
