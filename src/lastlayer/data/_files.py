@@ -81,6 +81,11 @@ def locate(root: Path, name: str, places: Places, hint: str) -> Path:
     return folder
 
 
+def how_to_get(name: str, root: Path) -> str:
+    """The hint for `locate` of a data set that can be fetched by name."""
+    return f"Get it with: lastlayer data get {name} --data-root {root}"
+
+
 def require(path: Path, name: str) -> Path:
     """The path itself, if it exists."""
     if not path.exists():

@@ -19,7 +19,7 @@ from torch import Tensor
 from ._files import CorruptFileError, file_digest
 from ._names import INPUTS, LABELS, TEST, TRAIN, WHOLE, find_name, has_parts
 from .dataset import Dataset, Split
-from .splits import stratified
+from .splits import random_test_set
 
 _CHANNELS = (1, 3, 4)
 _ROWS = 4096  # looked at together
@@ -72,11 +72,10 @@ def arrays(
     else:
         whole = _split(path, content, WHOLE)
         _check_highest(path, int(whole.target.max()), len(whole))
-        kept, held = stratified(whole.target, test_fraction, seed)
-        if not len(held):
+        train_split, test_split, note = random_test_set(whole, test_fraction, seed)
+        if not len(test_split):
             raise ValueError(f"{path}: every class has one sample, so that none is left to test on: give a test set")
-        train_split, test_split = whole.select(kept), whole.select(held)
-        notes = (f"test set: {test_fraction:g} of each class at random, seed {seed}",)
+        notes = (note,)
     if names is None:
         highest = int(max(train_split.target.max(), test_split.target.max()))
         _check_highest(path, highest, len(train_split))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ._files import CorruptFileError, Places, locate, read, require
+from ._files import CorruptFileError, Places, how_to_get, locate, read, require
 from ._unpickle import unpickle
 from .dataset import Dataset, Split
 from .download import Remote
@@ -89,11 +89,11 @@ def _read_split(
 
 
 def _read(root: Path, name: str, version: Version, known: Mapping[str, str] | None, layout: "_Layout") -> Dataset:
-    hint = f"Get it with: lastlayer data get {name} --data-root {root}"
     if version not in ("auto", *layout.folders):
         raise ValueError(f'version is "auto", "binary" or "python", not {version!r}')
-    folder = locate(root, name, layout.places() if version == "auto" else layout.places(version), hint)
-    python = not (version != "python" and (folder / layout.train["binary"][0]).exists())
+    places = layout.places() if version == "auto" else layout.places(version)
+    folder = locate(root, name, places, how_to_get(name, root))
+    python = version == "python" or not (folder / layout.train["binary"][0]).exists()
     kind = "python" if python else "binary"
     coarse = name == "cifar100"
     train, checksums = _read_split(folder, layout.train[kind], known, python, coarse)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .dataset import Dataset, Split, tensor_checksum
 from .registry import register
-from .splits import stratified
+from .splits import random_test_set
 
 _HOMEPAGE = "https://archive.ics.uci.edu"
 
@@ -40,16 +40,15 @@ def _split(
     scale: float = 1.0,
 ) -> Dataset:
     target = torch.from_numpy(labels.astype(np.int64))
-    kept, held = stratified(target, test_fraction, seed)
-    whole = Split(inputs, target)
+    train, test, note = random_test_set(Split(inputs, target), test_fraction, seed)
     return Dataset(
         name,
-        whole.select(kept),
-        whole.select(held),
+        train,
+        test,
         class_names,
         scale=scale,
         checksums={"tensors": tensor_checksum(inputs, target)},
-        notes=(f"test set: {test_fraction:g} of each class at random, seed {seed}",),
+        notes=(note,),
     ).with_statistics()
 
 

@@ -12,7 +12,7 @@ from ._files import Places, locate
 from ._images import decode, decode_all, is_image, stored_bytes
 from .dataset import Dataset, Split
 from .registry import register
-from .splits import stratified
+from .splits import random_test_set, stratified
 
 _IMAGENET = Places(("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC"), ("train",))
 _MINIIMAGENET = Places(("miniimagenet", "miniImageNet", "mini-imagenet"), ("train", "n01532829"))
@@ -123,13 +123,12 @@ def image_folder(
     """
     folder = Path(folder)
     train_folder, test_folder = _subfolder(folder, _TRAIN), _subfolder(folder, _TEST)
+    notes: tuple[str, ...]
     if train_folder is None or test_folder is None:
         whole = image_files(folder if train_folder is None else train_folder, size=size)
         split, sha256 = decode_split(whole, colour)
-        kept, held = stratified(split.target, test_fraction, seed)
-        train, test, names = split.select(kept), split.select(held), whole.class_names
-        checksums = {"images": sha256}
-        notes: tuple[str, ...] = (f"test set: {test_fraction:g} of each class at random, seed {seed}",)
+        train, test, note = random_test_set(split, test_fraction, seed)
+        names, checksums, notes = whole.class_names, {"images": sha256}, (note,)
     else:
         listed = image_files(train_folder, size=size)
         names = listed.class_names
@@ -151,8 +150,8 @@ def image_folder(
     citation="Russakovsky et al. 2015, ImageNet large scale visual recognition challenge",
     places=_IMAGENET,
 )
-def imagenet(root: Path, *, verify: bool = True, size: int = 64) -> Dataset:
-    """Read `root/imagenet/{train,val}/<wnid>/*.JPEG` in colour; no checksums are known, `verify` has no effect."""
+def imagenet(root: Path, *, size: int = 64) -> Dataset:
+    """Read `root/imagenet/{train,val}/<wnid>/*.JPEG` in colour; no checksums are known."""
     hint = "Fetch it by hand from https://image-net.org/download-images and sort both parts into class folders"
     folder = locate(root, "imagenet", _IMAGENET, hint)
     return image_folder(folder, size=size, colour=True)
@@ -166,11 +165,11 @@ def imagenet(root: Path, *, verify: bool = True, size: int = 64) -> Dataset:
     citation="Vinyals et al. 2016, Matching networks for one shot learning; split by Ravi, Larochelle 2017",
     places=_MINIIMAGENET,
 )
-def miniimagenet(root: Path, *, verify: bool = True, size: int = 84, seed: int = 0) -> Dataset:
+def miniimagenet(root: Path, *, size: int = 84, seed: int = 0) -> Dataset:
     """Read `root/miniimagenet/<class>/*` or `.../{train,val,test}/<class>/*`, and test on a sixth of each class.
 
     The few-shot parts have different classes; for classification they are taken together, and 1/6 of each class
-    (100 of 600) is drawn for testing. No checksums are known, `verify` has no effect.
+    (100 of 600) is drawn for testing. No checksums are known.
     """
     hint = "Fetch it by hand and put it there as class folders"
     folder = locate(root, "miniimagenet", _MINIIMAGENET, hint)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ._files import CorruptFileError, Places, locate, read, require
+from ._files import CorruptFileError, Places, how_to_get, locate, read, require
 from .dataset import TextDataset, TextSplit
 from .download import Remote
 from .registry import register
@@ -139,10 +139,9 @@ def _places(task: _Task) -> Places:
 
 
 def _reader(name: str, task: _Task) -> Callable[..., TextDataset]:
-    def reader(root: Path, *, verify: bool = True) -> TextDataset:
-        hint = f"Get it with: lastlayer data get {name} --data-root {root}"
-        if name not in _FETCHED:
-            hint = "Fetch it by hand as https://gluebenchmark.com/tasks says"
+    def reader(root: Path) -> TextDataset:
+        by_hand = "Fetch it by hand as https://gluebenchmark.com/tasks says"
+        hint = how_to_get(name, root) if name in _FETCHED else by_hand
         folder = locate(root, name, _places(task), hint)
         splits, checksums = [], {}
         for file in ("train.tsv", task.dev):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._files import CorruptFileError, Places, digest, locate, require, verify
+from ._files import CorruptFileError, Places, digest, how_to_get, locate, require, verify
 from .dataset import Dataset, Split
 from .download import Remote
 from .registry import register
@@ -96,7 +96,7 @@ def read_idx(path: Path, expected: str | None = None) -> tuple[Tensor, str]:
 
 
 def _read(root: Path, name: str, places: Places, classes: tuple[str, ...], known: Mapping[str, str] | None) -> Dataset:
-    folder = locate(root, name, places, f"Get it with: lastlayer data get {name} --data-root {root}")
+    folder = locate(root, name, places, how_to_get(name, root))
     splits, checksums = {}, {}
     for part, files in _FILES.items():
         tensors = []

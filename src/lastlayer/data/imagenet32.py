@@ -25,14 +25,13 @@ _PLACES = Places(("imagenet32", "Imagenet32_train"), ("train_data_batch_1", "tra
     citation="Chrabaszcz, Loshchilov, Hutter 2017, A downsampled variant of ImageNet, arXiv:1707.08819",
     places=_PLACES,
 )
-def imagenet32(root: Path, *, verify: bool = True, batches: int = 10) -> Dataset:
+def imagenet32(root: Path, *, batches: int = 10) -> Dataset:
     """Read `root/imagenet32/train_data_batch_1..10` and `val_data`, pickled or with the ending .npz.
 
-    Labels 1 to 1000 of the files become 0 to 999. No checksums are known, so `verify` has no effect.
+    Labels 1 to 1000 of the files become 0 to 999. No checksums are known.
 
     Args:
         root: the data root.
-        verify: no effect.
         batches: how many of the ten training batches to read.
     """
     if not 1 <= batches <= 10:
@@ -45,8 +44,8 @@ def imagenet32(root: Path, *, verify: bool = True, batches: int = 10) -> Dataset
         parts.append(split)
         checksums[file] = sha256
     train = Split(torch.cat([part.tensor() for part in parts]), torch.cat([part.target for part in parts]))
-    test, file, checksums_test = _batch(folder, "val_data")
-    checksums[file] = checksums_test
+    test, file, sha256 = _batch(folder, "val_data")
+    checksums[file] = sha256
     notes = () if batches == 10 else (f"the first {batches} of 10 training batches",)
     classes = tuple(str(k) for k in range(1, int(max(train.target.max(), test.target.max())) + 2))
     dataset = Dataset("imagenet32", train, test, classes, scale=255.0, checksums=checksums, notes=notes)

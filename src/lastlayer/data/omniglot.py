@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from ._files import CorruptFileError, Places, locate, require
+from ._files import CorruptFileError, Places, how_to_get, locate, require
 from ._images import is_image
 from .dataset import Dataset
 from .download import Remote
@@ -44,7 +44,6 @@ _PARTS = {"background": "images_background", "evaluation": "images_evaluation"}
 def omniglot(
     root: Path,
     *,
-    verify: bool = True,
     part: Literal["both", "background", "evaluation"] = "both",
     test_drawers: int = 5,
     size: int | None = None,
@@ -52,12 +51,10 @@ def omniglot(
     """Read `root/omniglot/images_{background,evaluation}/<alphabet>/<character>/*_<drawer>.png`.
 
     The two official parts have different characters and there is no official split within a character: here the
-    drawers with the highest numbers are tested on. The archives are verified when they are fetched; `verify` has no
-    effect here.
+    drawers with the highest numbers are tested on. The archives are verified when they are fetched.
 
     Args:
         root: the data root.
-        verify: no effect.
         part: which characters: 964 (background), 659 (evaluation) or all 1,623.
         test_drawers: how many of the 20 drawers to test on.
         size: scale images to this side; None keeps 105.
@@ -66,9 +63,8 @@ def omniglot(
         raise ValueError(f'part is "both", "background" or "evaluation", not {part!r}')
     if not 1 <= test_drawers <= 19:
         raise ValueError(f"test_drawers is 1 to 19, not {test_drawers}")
-    hint = f"Get it with: lastlayer data get omniglot --data-root {root}"
     wanted = list(_PARTS.values()) if part == "both" else [_PARTS[part]]
-    folder = locate(root, "omniglot", Places(_FOLDERS, tuple(wanted)), hint)
+    folder = locate(root, "omniglot", Places(_FOLDERS, tuple(wanted)), how_to_get("omniglot", root))
     names: list[str] = []
     train: tuple[list[Path], list[int]] = ([], [])
     test: tuple[list[Path], list[int]] = ([], [])

@@ -25,7 +25,8 @@ class Source:
 
     Attributes:
         name: the name `load` takes.
-        reader: called with (root, verify, options) where files are needed, with the options alone otherwise.
+        reader: called with the options; before them with the root where files are needed, and with `verify` where it
+            has such a keyword.
         summary: one line for people.
         homepage: where it comes from.
         licence: terms of use.
@@ -133,6 +134,10 @@ def default_root() -> Path:
     return Path(cache).expanduser() / "lastlayer" / "data"
 
 
+def _root(root: str | Path | None) -> Path:
+    return default_root() if root is None else Path(root).expanduser()
+
+
 def load(name: str | Path, root: str | Path | None = None, *, verify: bool = True, **options: Any) -> Dataset:
     """Read a data set by name or by path.
 
@@ -140,7 +145,7 @@ def load(name: str | Path, root: str | Path | None = None, *, verify: bool = Tru
         name: a registered name (`available()`); or a path, absolute, relative to the working folder or to `root`: a
             folder of images, a .npz or a .safetensors file; or the name of such a file without its ending.
         root: folder that holds the data sets; None means `default_root()`.
-        verify: compare files with their known checksums; False reads altered files as they are.
+        verify: compare files with their checksums, where those are known; False reads altered files as they are.
         options: what the reader takes, e.g. `size=64` for image folders or `seed=1` for synthetic sets; for texts
             `tokenizer`, a name of transformers or a folder under the data root, and `length` (128) in tokens.
 
@@ -157,7 +162,7 @@ def load(name: str | Path, root: str | Path | None = None, *, verify: bool = Tru
         >>> digits.in_shape, digits.num_classes, len(digits.train) + len(digits.test)
         ((1, 8, 8), 10, 1797)
     """
-    folder = default_root() if root is None else Path(root).expanduser()
+    folder = _root(root)
     path = find(name, folder)
     if path is not None:
         return _load_path(path, options)
@@ -181,7 +186,7 @@ def load_text(name: str, root: str | Path | None = None, *, verify: bool = True,
     Raises:
         ValueError: unknown name, or a data set of tensors.
     """
-    folder = default_root() if root is None else Path(root).expanduser()
+    folder = _root(root)
     dataset = _load_named(describe(name), folder, verify, options)
     if not isinstance(dataset, TextDataset):
         raise ValueError(f"{name} is no data set of texts: read it with lastlayer.data.load({name!r})")
@@ -203,8 +208,8 @@ def _check_options(what: str, reader: Callable[..., Any], options: dict[str, Any
 
 def _load_named(source: Source, root: Path, verify: bool, options: dict[str, Any]) -> AnyDataset:
     _check_options(f"data set {source.name!r}", source.reader, options)
-    arguments: tuple[Any, ...] = (root,) if source.needs_files else ()
-    if source.needs_files:
+    arguments = (root,) if source.needs_files else ()
+    if "verify" in inspect.signature(source.reader).parameters:
         options = {"verify": verify, **options}
     dataset = source.reader(*arguments, **options)
     return replace(dataset, name=source.name, source=source.homepage, licence=source.licence, citation=source.citation)
@@ -225,7 +230,7 @@ def find(name: str | Path, root: str | Path | None = None) -> Path | None:
         return None
     if not str(name):  # which as a path is the working folder
         describe("")
-    path, root = Path(name).expanduser(), default_root() if root is None else Path(root).expanduser()
+    path, root = Path(name).expanduser(), _root(root)
     for candidate in (path, root / path):
         if candidate.exists():
             return candidate
@@ -267,7 +272,7 @@ def get(name: str, root: str | Path | None = None, *, progress: Progress | None 
         ValueError: there is no place to fetch it from; its home page is named.
     """
     source = describe(name)
-    folder = default_root() if root is None else Path(root).expanduser()
+    folder = _root(root)
     if not source.remotes:
         how = "comes with this package" if not source.needs_files else f"must be fetched by hand: {source.homepage}"
         raise ValueError(f"{name} {how}")
@@ -290,7 +295,7 @@ def check(name: str, root: str | Path | None = None) -> Check:
         >>> check("digits").status
         'ok'
     """
-    folder = default_root() if root is None else Path(root).expanduser()
+    folder = _root(root)
     try:
         path = find(name, folder)
     except FileNotFoundError as error:

@@ -55,6 +55,12 @@ def stratified(target: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, 
     return (~chosen).nonzero().flatten(), chosen.nonzero().flatten()
 
 
+def random_test_set(whole: Split, fraction: float, seed: int) -> tuple[Split, Split, str]:
+    """Training and test samples of a set that comes without a test set, by `stratified`, and the note that says so."""
+    kept, held = stratified(whole.target, fraction, seed)
+    return whole.select(kept), whole.select(held), f"test set: {fraction:g} of each class at random, seed {seed}"
+
+
 def hold_out(dataset: Dataset, fraction: float = 0.1, seed: int = 0) -> Dataset:
     """Take a validation set out of the training set, the same share of every class.
 

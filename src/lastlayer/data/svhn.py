@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ._files import CorruptFileError, Places, locate, read, require
+from ._files import CorruptFileError, Places, how_to_get, locate, read, require
 from .dataset import Dataset, Split
 from .download import Remote
 from .registry import register
@@ -63,8 +63,7 @@ def svhn(root: Path, *, verify: bool = True, extra: bool = False) -> Dataset:
         verify: compare with the known checksums.
         extra: add extra_32x32.mat (531,131 easier samples) to the training set.
     """
-    hint = f"Get it with: lastlayer data get svhn --data-root {root}"
-    folder = locate(root, "svhn", _PLACES, hint)
+    folder = locate(root, "svhn", _PLACES, how_to_get("svhn", root))
     known = _KNOWN if verify else None
     splits, checksums = {}, {}
     for name in ("train", "test", "extra") if extra else ("train", "test"):

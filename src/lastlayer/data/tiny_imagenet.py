@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from ._files import CorruptFileError, Places, locate, require
+from ._files import CorruptFileError, Places, how_to_get, locate, require
 from .arrays import arrays
 from .dataset import Dataset
 from .download import Remote
@@ -31,18 +31,18 @@ _FOLDERS = ("tiny-imagenet-200",)
     ),
     places=Places(_FOLDERS, (_OFFICIAL, "tiny-imagenet-32.npz")),
 )
-def tiny_imagenet(root: Path, *, verify: bool = True, size: int = 64) -> Dataset:
+def tiny_imagenet(root: Path, *, size: int = 64) -> Dataset:
     """Read `root/tiny-imagenet-200`: train/<wnid>/images/*.JPEG, and val/images with val/val_annotations.txt as test.
 
     Labels count the WordNet ids in sorted order; class names come from words.txt where it is there. The archive is
-    verified when it is fetched; single images are not, so `verify` has no effect here.
+    verified when it is fetched; single images are not.
 
     Where the folders are not there, arrays of images of this size are read: `tiny-imagenet-32.npz` with x_train,
     y_train, x_test and y_test for size 32. A note says so: they are not the official images.
     """
-    hint = f"Get it with: lastlayer data get tiny-imagenet --data-root {root}"
     scaled = f"tiny-imagenet-{size}.npz"
-    folder = locate(root, "tiny-imagenet", Places(_FOLDERS, (_OFFICIAL, scaled)), hint)
+    places = Places(_FOLDERS, (_OFFICIAL, scaled))
+    folder = locate(root, "tiny-imagenet", places, how_to_get("tiny-imagenet", root))
     if not (folder / _OFFICIAL).exists():
         dataset = arrays(folder / scaled)
         if dataset.in_shape != (3, size, size):

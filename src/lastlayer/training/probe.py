@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lastlayer.data import CorruptFileError, Dataset, Split, stratified
+from lastlayer.data import CorruptFileError, Dataset, Split
 from lastlayer.data._files import file_digest
 from lastlayer.data._names import INPUTS, LABELS, TEST, TRAIN, WHOLE, find_name, has_parts, not_numbers
+from lastlayer.data.splits import random_test_set
 from lastlayer.training import measuring
 from lastlayer.training.trial import DataChoice, ModelChoice, Optimiser, Schedule, Trial
 
@@ -71,11 +72,10 @@ def load_features(
         splits = _split(path, found, TRAIN), _split(path, found, TEST)
     else:
         whole = _split(path, found, WHOLE)
-        kept, held = stratified(whole.target, test_fraction, seed)
+        kept, held, note = random_test_set(whole, test_fraction, seed)
         if not len(held):
             raise ValueError(f"{path}: every class has one sample, so that none is left to test on: give a test set")
-        splits = whole.select(kept), whole.select(held)
-        notes = (f"test set: {test_fraction:g} of each class at random, seed {seed}",)
+        splits, notes = (kept, held), (note,)
     highest = max(int(split.target.max()) for split in splits)
     if highest >= len(splits[0]):
         where = path if highest == int(splits[0].target.max()) or test is None else test
