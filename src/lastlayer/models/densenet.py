@@ -30,8 +30,6 @@ class DenseNet(nn.Module):
 
     def __init__(self, channels: int, blocks: tuple[int, ...], *, growth: int, stem: Stem, final_relu: bool) -> None:
         super().__init__()
-        if stem not in ("cifar", "imagenet"):
-            raise ValueError(f'stem is "auto", "cifar" or "imagenet", not {stem!r}')
         maps = 2 * growth
         layers: list[nn.Module] = []
         if stem == "imagenet":

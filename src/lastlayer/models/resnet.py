@@ -63,8 +63,6 @@ class ResNet(nn.Module):
 
     def __init__(self, channels: int, depth: int, *, stem: Stem, width: float = 1.0, final_relu: bool = True) -> None:
         super().__init__()
-        if stem not in ("cifar", "imagenet"):
-            raise ValueError(f'stem is "auto", "cifar" or "imagenet", not {stem!r}')
         if not width > 0:
             raise ValueError(f"width must be positive, not {width}")
         bottleneck = depth >= 50
@@ -105,9 +103,11 @@ class ResNet(nn.Module):
 
 def resolve_stem(stem: Stem, height: int, width: int) -> Stem:
     """ "auto" means the CIFAR stem up to 64 pixels and the ImageNet stem above."""
-    if stem != "auto":
-        return stem
-    return "cifar" if min(height, width) <= 64 else "imagenet"
+    if stem == "auto":
+        return "cifar" if min(height, width) <= 64 else "imagenet"
+    if stem not in ("cifar", "imagenet"):
+        raise ValueError(f'stem is "auto", "cifar" or "imagenet", not {stem!r}')
+    return stem
 
 
 def _register(depth: int, parameters: int) -> None:

@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from ._init import he_normal
 from ._registry import image_shape, register
 
 _MAPS: dict[int, tuple[tuple[int, ...], ...]] = {
@@ -35,12 +36,10 @@ class VGG(nn.Module):
             layers += [nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(dropout)]
         self.layers = nn.Sequential(*layers)
         self.num_features = hidden or channels
+        he_normal(self)
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            elif isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, 0.0, 0.01)
-            if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
 
     def forward(self, x: Tensor) -> Tensor:
