@@ -32,10 +32,10 @@ def minima(
     """
     from lastlayer.theory import minima as closed
     from lastlayer.theory import scaling
-    from lastlayer.theory._scalar import check_classes, check_nonnegative, check_positive
+    from lastlayer.theory._scalar import check_count, check_nonnegative, check_positive
 
     # a loss without a closed form is a dash in the table; a mistake is not
-    check_classes("--samples", samples, least=1)
+    check_count("--samples", samples, least=1)
     check_positive(lambda_w=lambda_w, lambda_h=lambda_h)
     check_nonnegative(lambda_b=lambda_b)
     spheres = []

@@ -8,7 +8,7 @@ from torch import nn
 from lastlayer.theory import contrastive
 from lastlayer.theory._binary import binary_cross_entropy_minimum, shared_offset
 from lastlayer.theory._losses import Description, describe
-from lastlayer.theory._scalar import check_classes, check_nonnegative, check_positive
+from lastlayer.theory._scalar import check_count, check_nonnegative, check_positive
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def unconstrained(
         >>> round(found.loss, 6), round(found.rho, 6)
         (0.721792, -3.993521)
     """
-    check_classes("K", K)
-    check_classes("n", n, least=1)
+    check_count("K", K)
+    check_count("n", n, least=1)
     check_positive(lambda_w=lambda_w, lambda_h=lambda_h)
     check_nonnegative(lambda_b=lambda_b)
     described = describe(loss)
@@ -165,8 +165,8 @@ def bias_penalty_threshold(K: int, n: int, lambda_w: float, lambda_h: float) -> 
         >>> round(bias_penalty_threshold(10, 10, 5e-3, 5e-3), 6)
         0.005478
     """
-    check_classes("K", K)
-    check_classes("n", n, least=1)
+    check_count("K", K)
+    check_count("n", n, least=1)
     check_positive(lambda_w=lambda_w, lambda_h=lambda_h)
     c = math.sqrt(n * lambda_w * lambda_h)
     offset = shared_offset(K, c)

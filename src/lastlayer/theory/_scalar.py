@@ -73,8 +73,8 @@ def minimise(f: Callable[[float], float], low: float, high: float, *, points: in
     return refined if f(refined) <= f(best) else best
 
 
-def check_classes(name: str, value: int, *, least: int = 2) -> None:
-    """Raise unless the number of classes is an integer of at least `least`."""
+def check_count(name: str, value: int, *, least: int = 2) -> None:
+    """Raise unless a number of classes, samples or the like is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}")
     if value < least:

@@ -8,8 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lastlayer.theory._scalar import check_classes, check_positive
+from lastlayer.theory._scalar import check_count, check_positive
 from lastlayer.theory._threads import threads_for
+
+
+def check_loss(loss: str) -> None:
+    """Raise unless the loss is one of the two that the sphere model is analysed for."""
+    if loss not in ("ce", "bce"):
+        raise ValueError(f"loss must be 'ce' or 'bce', got {loss!r}")
 
 
 @dataclass(frozen=True)
@@ -75,11 +81,10 @@ def steps_to_collapse(
         >>> bool(found.steps[0, 0] > found.steps[0, 1] > 0)    # a smaller scale is slower
         True
     """
-    if loss not in ("ce", "bce"):
-        raise ValueError(f"loss must be 'ce' or 'bce', got {loss!r}")
-    check_classes("K", K)
-    check_classes("n", n, least=1)
-    check_classes("starts", starts, least=1)
+    check_loss(loss)
+    check_count("K", K)
+    check_count("n", n, least=1)
+    check_count("starts", starts, least=1)
     check_positive(tolerance=tolerance, lr=lr)
     grid = torch.as_tensor(scales, dtype=torch.float64).flatten()
     if not (grid > 0).all():

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lastlayer.losses.soft_logit_norm import resolve_tau
 from lastlayer.theory import minima
 from lastlayer.theory._losses import Description, describe
-from lastlayer.theory._scalar import check_classes, minimise, sigmoid, softplus
+from lastlayer.theory._scalar import check_count, minimise, sigmoid, softplus
 
 ALIGNED = ("bce", "self-norm", "nce", "mse", "ln", "batch-ce", "batch-max-margin")
 NOT_ALIGNED = ("ce", "ls", "focal", "sln", "max-margin", "soft-margin")
@@ -78,7 +78,7 @@ def threshold(loss: str | nn.Module | Description, *, num_classes: int = 2, batc
         0.021661
     """
     described = describe(loss)
-    check_classes("num_classes", num_classes)
+    check_count("num_classes", num_classes)
     match described.name:
         case "bce":
             if described.number("label_smoothing") != 0 or described.options["pos_weight"] is not None:
@@ -199,7 +199,7 @@ def expected_threshold(batch_threshold: float, samples: int, batch_size: int) ->
         >>> expected_threshold(0.5, 5, 2)
         0.05
     """
-    check_classes("batch_size", batch_size)
+    check_count("batch_size", batch_size)
     if samples < batch_size:
         raise ValueError(f"samples must be at least batch_size = {batch_size}, got {samples}")
     return batch_threshold / math.comb(samples, batch_size)

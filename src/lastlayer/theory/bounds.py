@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from lastlayer.theory import minima
-from lastlayer.theory._scalar import check_classes, check_nonnegative, check_positive, check_share, exp, softplus
+from lastlayer.theory._scalar import check_count, check_nonnegative, check_positive, check_share, exp, softplus
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def collapse(C: int, alpha_beta: float, epsilon: float, delta: float) -> Collaps
         >>> bool(collapse(10, 10.0, 1e-3, 0.1).vacuous)
         True
     """
-    check_classes("C", C, least=3)
+    check_count("C", C, least=3)
     check_positive(alpha_beta=alpha_beta)
     check_nonnegative(epsilon=epsilon)
     check_share(delta=delta)
@@ -129,7 +129,7 @@ def batch_norm(C: int, lam: float, epsilon: float, delta: float) -> CollapseBoun
         >>> round(bound.alpha_beta, 4), bound.vacuous.intra
         (0.9745, False)
     """
-    check_classes("C", C, least=3)
+    check_count("C", C, least=3)
     check_share(delta=delta)
     if not 0.0 < lam < 1.0 / math.sqrt(C):
         raise ValueError(f"lam must lie in (0, 1/sqrt(C)) = (0, {1.0 / math.sqrt(C):.4g}), got {lam}")
@@ -164,7 +164,7 @@ def rigorous_collapse(C: int, alpha_beta: float, epsilon: float, delta: float) -
         >>> round(bound.intra, 2), bound.vacuous.inter
         (0.9..., True)
     """
-    check_classes("C", C, least=3)
+    check_count("C", C, least=3)
     check_positive(alpha_beta=alpha_beta)
     check_nonnegative(epsilon=epsilon)
     if not 0.0 < delta < 0.5:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lastlayer.theory._losses import Description, describe
-from lastlayer.theory._scalar import bisect, check_classes, check_positive, minimise
+from lastlayer.theory._scalar import bisect, check_count, check_positive, minimise
 
 CONTRASTIVE = ("ce", "ls", "focal", "soft-margin", "max-margin", "batch-ce")
 
@@ -96,18 +96,17 @@ def phi(loss: str | nn.Module | Description, K: int) -> Phi:
         >>> round(phi("ls", 10).derivative(0.0), 6)    # (1 - alpha) / K
         0.09
     """
-    check_classes("K", K)
+    check_count("K", K)
     described = describe(loss)
-    options = described.options
     if described.name in ("ce", "ls"):
         smoothing = described.number("label_smoothing")
         return Phi("ce", K, temperature=described.number("temperature"), label_smoothing=smoothing)
     if described.name == "batch-ce":
         return Phi("ce", K)
     if described.name == "focal":
-        return Phi("focal", K, gamma=float(options["gamma"]))
+        return Phi("focal", K, gamma=described.number("gamma"))
     if described.name in ("soft-margin", "max-margin"):
-        return Phi(described.name, K, margin=float(options["margin"]))
+        return Phi(described.name, K, margin=described.number("margin"))
     raise ValueError(f"loss {described.name!r} has no contrastive profile; those with one are {', '.join(CONTRASTIVE)}")
 
 
@@ -248,7 +247,7 @@ def tie_level(K: int, gamma: float = 3.0) -> float | None:
         >>> tie_level(10) is None
         True
     """
-    check_classes("K", K)
+    check_count("K", K)
     check_positive(gamma=gamma)
     profile = Phi("focal", K, gamma=gamma)
     others = K - 1
@@ -279,5 +278,5 @@ def sphere_maximum(K: int) -> float:
         >>> round(sphere_maximum(2), 6)
         1.414214
     """
-    check_classes("K", K)
+    check_count("K", K)
     return math.sqrt(K * (K - 1))

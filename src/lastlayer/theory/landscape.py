@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lastlayer.theory import contrastive
 from lastlayer.theory._losses import Description, describe
-from lastlayer.theory._scalar import bisect, check_classes, check_nonnegative, check_positive
+from lastlayer.theory._scalar import bisect, check_count, check_nonnegative, check_positive
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def origin_curvature(
         >>> origin_curvature("ce", 10, 5, 5e-3, 5e-3) < 0 <= origin_curvature("ce", 10, 5, 0.1, 0.1)
         True
     """
-    check_classes("n", n, least=1)
+    check_count("n", n, least=1)
     check_positive(lambda_w=lambda_w, lambda_h=lambda_h)
     check_nonnegative(lambda_b=lambda_b)
     profile = contrastive.phi(loss, K)

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from lastlayer.theory._frames import UnconstrainedMinimum, bias_penalty_threshold, unconstrained
-from lastlayer.theory._scalar import check_classes, check_nonnegative, check_positive, logaddexp, softplus
+from lastlayer.theory._scalar import check_count, check_nonnegative, check_positive, logaddexp, softplus
 
 __all__ = [
     "BinaryMinimum",
@@ -41,7 +41,7 @@ def normalized_cross_entropy(K: int, scale: float) -> float:
         >>> round(normalized_cross_entropy(10, 8.0), 8)
         0.00124045
     """
-    check_classes("K", K)
+    check_count("K", K)
     check_nonnegative(scale=scale)
     return softplus(math.log(K - 1) - scale * K / (K - 1))
 
@@ -80,7 +80,7 @@ def normalized_binary_cross_entropy(K: int, scale: float) -> BinaryMinimum:
         >>> round(found.loss, 6), round(found.bias, 6)
         (0.069778, 4.669825)
     """
-    check_classes("K", K)
+    check_count("K", K)
     check_nonnegative(scale=scale)
     step = scale / (K - 1)
     first = math.log(K - 2) - step if K > 2 else -math.inf
@@ -107,7 +107,7 @@ def logit_norm(K: int, tau: float) -> float:
         >>> round(logit_norm(10, 0.2), 6)
         0.045232
     """
-    check_classes("K", K)
+    check_count("K", K)
     check_positive(tau=tau)
     return softplus(math.log(K - 1) - math.sqrt(K / (K - 1)) / tau)
 
@@ -130,7 +130,7 @@ def bounded_norms(C: int, alpha_beta: float) -> float:
         >>> round(bounded_norms(4, 2.0), 6)
         0.189339
     """
-    check_classes("C", C)
+    check_count("C", C)
     check_nonnegative(alpha_beta=alpha_beta)
     return normalized_cross_entropy(C, alpha_beta)
 
@@ -171,7 +171,7 @@ def penalized_norms(C: int, lam: float) -> PenalizedMinimum:
         >>> round(found.loss, 6), round(found.norm, 6)
         (0.34878, 2.708188)
     """
-    check_classes("C", C)
+    check_count("C", C)
     check_positive(lam=lam)
     lam_at_zero = min(lam, 1.0)
     share = (C - 1) * lam_at_zero / C  # the probability left to the false classes
@@ -226,6 +226,6 @@ def regularized_batch_norm(C: int, lam: float) -> float:
         >>> round(regularized_batch_norm(4, 0.05), 6)    # the printed sign gives 0.193, below what can be reached
         0.34878
     """
-    check_classes("C", C)
+    check_count("C", C)
     check_positive(lam=lam)
     return penalized_norms(C, math.sqrt(C) * lam).loss

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from lastlayer.theory._fits import Fit, fit_exponential, fit_inverse, fit_power
-from lastlayer.theory._scalar import check_classes
-from lastlayer.theory._sphere import Collapse, steps_to_collapse
+from lastlayer.theory._scalar import check_count
+from lastlayer.theory._sphere import Collapse, check_loss, steps_to_collapse
 
 __all__ = [
     "Collapse",
@@ -24,11 +24,6 @@ __all__ = [
     "step",
     "steps_to_collapse",
 ]
-
-
-def _check_loss(loss: str) -> None:
-    if loss not in ("ce", "bce"):
-        raise ValueError(f"loss must be 'ce' or 'bce', got {loss!r}")
 
 
 def gradients(
@@ -64,7 +59,7 @@ def gradients(
         >>> dh[0]
         tensor([-0.1345,  0.1345], dtype=torch.float64)
     """
-    _check_loss(loss)
+    check_loss(loss)
     scores = scale * features @ weight.T  # (N, K)
     if bias is not None:
         scores = scores - bias
@@ -137,7 +132,7 @@ def decay_rate(cosines: Tensor, target: Tensor, *, loss: str = "ce") -> float:
         >>> decay_rate(cosines, torch.tensor([0])), decay_rate(cosines, torch.tensor([0]), loss="bce")
         (1.5, 0.5)
     """
-    _check_loss(loss)
+    check_loss(loss)
     true_mask = torch.zeros_like(cosines, dtype=torch.bool)
     true_mask[torch.arange(len(target), device=target.device), target.long()] = True
     true = cosines[true_mask]
@@ -162,7 +157,7 @@ def bias_threshold(K: int) -> float:
         >>> round(bias_threshold(10), 6)
         2.549892
     """
-    check_classes("K", K)
+    check_count("K", K)
     return (1.0 - 1.0 / K) * math.log(2 * K - 3)
 
 
@@ -182,7 +177,7 @@ def optimal_bias_limit(K: int, scale: float) -> float:
         >>> round(optimal_bias_limit(10, 64.0), 4)
         29.5431
     """
-    check_classes("K", K)
+    check_count("K", K)
     return 0.5 * (scale * (K - 2) / (K - 1) + math.log(K - 1))
 
 
@@ -205,8 +200,8 @@ def predicted_exponent(loss: str, K: int, scale: float | None = None) -> float:
         >>> round(predicted_exponent("ce", 10), 3), round(predicted_exponent("bce", 10), 3)
         (1.111, 0.556)
     """
-    _check_loss(loss)
-    check_classes("K", K)
+    check_loss(loss)
+    check_count("K", K)
     limit = K / (K - 1) if loss == "ce" else K / (2.0 * (K - 1))
     return limit if scale is None or loss == "bce" else limit - 2.0 / scale
 
@@ -229,5 +224,5 @@ def predicted_power(K: int) -> int:
         >>> predicted_power(3), predicted_power(10)
         (1, 2)
     """
-    check_classes("K", K)
+    check_count("K", K)
     return 1 if K <= 3 else 2

@@ -10,7 +10,7 @@ from lastlayer import losses
 from lastlayer.theory._certificate import Certificate, certify
 from lastlayer.theory._losses import describe, name_of
 from lastlayer.theory._problem import Problem, unit
-from lastlayer.theory._scalar import check_classes, check_nonnegative, check_positive
+from lastlayer.theory._scalar import check_count, check_nonnegative, check_positive
 from lastlayer.theory._search import Found, search
 from lastlayer.theory._threads import threads_for
 
@@ -92,8 +92,8 @@ class UnconstrainedFeatures:
         *,
         bias: bool = True,
     ) -> None:
-        check_classes("K", K)
-        check_classes("d", d, least=1)
+        check_count("K", K)
+        check_count("d", d, least=1)
         counts = [n] * K if isinstance(n, int) else [int(x) for x in n]
         if len(counts) != K or min(counts) < 1:
             raise ValueError(f"n must be a positive int or K = {K} positive ints, got {n}")
@@ -188,7 +188,7 @@ class UnconstrainedFeatures:
         Raises:
             ValueError: for fewer than one start, or a loss that is not finite at a random start.
         """
-        check_classes("starts", starts, least=1)
+        check_count("starts", starts, least=1)
         check_positive(tolerance=tolerance, spread=spread)
         limit = max_iterations if max_iterations is not None else 3000 if self.smooth else 300
         problem = self._problem()
