@@ -42,11 +42,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from types import ModuleType
 from typing import Any, Literal, get_args
 
 from lastlayer._words import nearest
@@ -259,6 +261,11 @@ def artifact(name: str) -> Artifact:
         close = nearest(name, [*known, *PAPERS])
         raise ValueError(f"there is no artifact {name!r}{close}; `lastlayer reproduce --list` shows all")
     return known[name]
+
+
+def module_of(artifact: Artifact) -> ModuleType:
+    """The module of the artifact's paper, which has the functions that its TOML file names."""
+    return importlib.import_module(f"lastlayer.papers.{artifact.paper}")
 
 
 _KEYS = {

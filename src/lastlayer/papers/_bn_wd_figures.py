@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from lastlayer.papers._observations import Observations
-from lastlayer.papers._table import Printed
 
 LINES = (("train.intra_min", "min intra", False), ("train.inter_max", "max inter", False), ("train.nll", "loss", True))
-
-
 COLUMNS = 3
 
 
-def figure_during(observations: Observations, published: Sequence[Printed]) -> Any:
+def figure_during(observations: Observations) -> Any:
     """A panel for each combination of labels: cosines on the left axis, the training loss in logarithms on the right.
 
     The first seed of each is shown; all panels have the same axes, but for the epochs where some train for fewer.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lastlayer.heads import BatchNormHead, simplex_etf
+from lastlayer.papers._descent import descend
 from lastlayer.papers._observations import Row
 from lastlayer.theory import bounds, minima
 
@@ -111,27 +112,13 @@ def _optimise(C: int, decay: float, free: list[Tensor]) -> float:
     """Move features, gamma and weight to where L-BFGS ends; the objective there."""
     raw, gamma, weight = free
     target = torch.arange(C).repeat(SAMPLES)
-    optimiser = torch.optim.LBFGS(
-        free,
-        max_iter=4000,
-        history_size=30,
-        line_search_fn="strong_wolfe",
-        tolerance_grad=1e-10,
-        tolerance_change=1e-16,
-    )
 
     def objective() -> Tensor:
         logits = _normalised(raw) * gamma @ weight.T
         loss = (logits.logsumexp(1) - logits[torch.arange(len(target)), target]).mean()
         return loss + decay / 2 * (gamma.square().sum() + weight.square().sum())
 
-    def closure() -> float:
-        value = objective()
-        for one, gradient in zip(free, torch.autograd.grad(value, free), strict=True):
-            one.grad = gradient
-        return value.item()
-
-    optimiser.step(closure)  # type: ignore[no-untyped-call]
+    descend(objective, free, steps=4000, tolerance=1e-10)
     return objective().item()
 
 

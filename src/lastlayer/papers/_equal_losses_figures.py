@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from lastlayer.papers._artifact import artifact
 from lastlayer.papers._observations import NotRunError, Observations, read_spec
-from lastlayer.papers._table import Printed
 
 
-def figure_heat_maps(observations: Observations, published: Sequence[Printed]) -> Any:
+def figure_heat_maps(observations: Observations) -> Any:
     """A map for each loss and column: width downwards, length to the right, means over seeds; NC1 in powers of ten."""
     from plotly.graph_objects import Heatmap
     from plotly.subplots import make_subplots

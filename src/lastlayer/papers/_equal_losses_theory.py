@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lastlayer import losses
+from lastlayer.papers._descent import descend
 from lastlayer.papers._observations import Row
 from lastlayer.theory import UnconstrainedFeatures, contrastive, landscape, minima
 
@@ -190,22 +191,11 @@ def _merged(model: UnconstrainedFeatures, n: int) -> tuple[Tensor, Tensor, Tenso
     samples = (rows[:, None] * n + torch.arange(n)).flatten()
     shapes = ((K - 1, d), ((K - 1) * n, d), (K - 1,))
     free = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
-    optimiser = torch.optim.LBFGS(
-        free,
-        max_iter=3000,
-        history_size=30,
-        line_search_fn="strong_wolfe",
-        tolerance_grad=1e-11,
-        tolerance_change=1e-16,
-    )
 
-    def closure() -> float:
-        value = model.objective(free[0][rows], free[1][samples], free[2][rows])
-        for one, gradient in zip(free, torch.autograd.grad(value, free), strict=True):
-            one.grad = gradient
-        return value.item()
+    def objective() -> Tensor:
+        return model.objective(free[0][rows], free[1][samples], free[2][rows])
 
-    optimiser.step(closure)  # type: ignore[no-untyped-call]
+    descend(objective, free, steps=3000, tolerance=1e-11)
     weight, features, bias = (one.detach() for one in free)
     return weight[rows], features[samples], bias[rows]
 

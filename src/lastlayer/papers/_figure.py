@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from lastlayer.papers._artifact import Artifact
+from lastlayer.papers._artifact import Artifact, module_of
 from lastlayer.papers._observations import Observations, read_spec
 from lastlayer.papers._table import Printed, published
 from lastlayer.reports.axes import LINEAR, LOG
@@ -27,8 +26,7 @@ def figure(artifact: Artifact, observations: Observations) -> Any:
     if artifact.figure is None or not any(row.status == "done" for row in observations.rows):
         return None
     if code := artifact.figure.get("code"):
-        module = importlib.import_module(f"lastlayer.papers.{artifact.paper}")
-        return getattr(module, code)(observations, published(artifact))
+        return getattr(module_of(artifact), code)(observations)
     return _line_chart(artifact, observations, artifact.figure)
 
 

@@ -16,6 +16,8 @@ from lastlayer.training.measuring import Outputs, outputs
 from lastlayer.training.parts import load_data
 from lastlayer.training.trial import DataChoice, Trial
 
+Done = Sequence[tuple[Labels, int, RunFolder]]  # the finished runs of an artifact: labels, seed, folder
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -27,7 +29,7 @@ class Finished:
     train: Outputs
 
 
-def on_training_samples(done: Sequence[tuple[Labels, int, RunFolder]], plan: Plan) -> Iterator[Finished]:
+def on_training_samples(done: Done, plan: Plan) -> Iterator[Finished]:
     """Each run with its features and logits, computed where the plan trains; data of consecutive runs is read once."""
     on_gpu = plan.device != "cpu" and torch.cuda.is_available()
     device = "cpu" if not on_gpu else "cuda" if plan.device == "auto" else plan.device

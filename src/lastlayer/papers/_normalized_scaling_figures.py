@@ -8,14 +8,13 @@ from typing import Any
 
 from lastlayer.papers._artifact import artifact
 from lastlayer.papers._figure import named
+from lastlayer.papers._normalized_scaling_cells import CLASSES
 from lastlayer.papers._normalized_scaling_runs import means, network_times, part, sphere_times
 from lastlayer.papers._observations import Observations, Row
-from lastlayer.papers._table import Printed
 from lastlayer.reports.axes import LINEAR, LOG
 from lastlayer.theory.minima import normalized_binary_cross_entropy
 from lastlayer.theory.scaling import fit_exponential, fit_inverse
 
-CLASSES = 10  # of MNIST, CIFAR-10 and the digits
 SCALE = 8.0  # where an artifact has no axis of scales
 QUANTITIES = {  # mean, its sign, spread, colour
     "s+": ("train.positive_mean", 1, "train.positive_std", "firebrick"),
@@ -25,7 +24,7 @@ QUANTITIES = {  # mean, its sign, spread, colour
 CURVE_POINTS = 100
 
 
-def figure_scores(observations: Observations, published: Sequence[Printed]) -> Any:
+def figure_scores(observations: Observations) -> Any:
     """Mean and spread over samples of both scores and of the biases, a panel for each arm; lines are their values at
     collapse (gamma, -gamma/(K-1) and, for BCE, b*)."""
     from plotly.graph_objects import Scatter
@@ -83,7 +82,7 @@ def _at_collapse(rows: Sequence[Row], x: str, quantity: str) -> tuple[list[float
     return places, [normalized_binary_cross_entropy(CLASSES, scale).bias for scale in scales]
 
 
-def figure_fits(observations: Observations, published: Sequence[Printed]) -> Any:
+def figure_fits(observations: Observations) -> Any:
     """Times until collapse by scale with the fits a/gamma + c of small scales and a exp(k gamma) + c of large ones."""
     from plotly.graph_objects import Figure, Scatter
 

@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from lastlayer.papers._artifact import Labels
 from lastlayer.papers._evidence import Verdict, all_of, bootstrap, exact
+from lastlayer.papers._finished import Done
+from lastlayer.papers._normalized_scaling_cells import LOSSES
 from lastlayer.papers._normalized_scaling_theory import SMALLEST, log_slope
 from lastlayer.papers._observations import NotRunError, Observations, Row
 from lastlayer.runners import Plan
-from lastlayer.runs import RunFolder
 from lastlayer.theory.scaling import fit_exponential, fit_inverse, fit_power
 
-Done = Sequence[tuple[Labels, int, RunFolder]]
 Times = Mapping[float, Sequence[float]]  # by scale, one for each seed
 
 THRESHOLDS = {"accuracy": 0.9975, "compactness": 0.9975, "separability": 0.5525}  # Figs 14 and 15
@@ -73,7 +72,7 @@ class Collapsing:
 def sphere_times(observed: Observations, classes: str = "10") -> Collapsing:
     """Of the sphere model."""
     return Collapsing(
-        {loss: _times(observed, "sphere.time", loss=loss, classes=classes) for loss in ("CE", "BCE")},
+        {loss: _times(observed, "sphere.time", loss=loss, classes=classes) for loss in LOSSES},
         "steps times rate",
     )
 
@@ -85,7 +84,7 @@ def network_times(observed: Observations, *, small: bool) -> Collapsing | None:
     """
     for tolerance in TOLERANCES:
         measure = f"train.epochs_to_{tolerance:g}"
-        found = {loss: part(_times(observed, measure, loss=loss), small=small) for loss in ("CE", "BCE")}
+        found = {loss: part(_times(observed, measure, loss=loss), small=small) for loss in LOSSES}
         if all(len(times) >= ENOUGH for times in found.values()):
             return Collapsing(found, f"epochs to {tolerance:g}")
     return None

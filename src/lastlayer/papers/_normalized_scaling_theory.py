@@ -63,7 +63,8 @@ def sphere_minima(classes: Sequence[int], scales: Sequence[float], starts: int) 
             for scale in scales:
                 model = UnconstrainedFeatures(K, 2, K, LogLoss(name), normalized=True, scale=scale)
                 found = model.solve(starts=starts, curvature=False)
-                closed = normalized_cross_entropy(K, scale) if loss == "CE" else _binary(K, scale).loss
+                binary = normalized_binary_cross_entropy(K, scale)
+                closed = normalized_cross_entropy(K, scale) if loss == "CE" else binary.loss
                 shifted = [float(model.objective(found.weight, found.features, found.bias + by)) for by in SHIFTS]
                 values = {
                     "minimum.gap": abs(math.exp(found.loss) - closed),
@@ -71,12 +72,9 @@ def sphere_minima(classes: Sequence[int], scales: Sequence[float], starts: int) 
                     "minimum.shift": max(abs(math.expm1(one - found.loss)) for one in shifted),
                 }
                 if loss == "BCE":
-                    values["minimum.bias_error"] = float((found.bias - _binary(K, scale).bias).abs().max())
+                    values["minimum.bias_error"] = float((found.bias - binary.bias).abs().max())
                 rows.append(Row({"loss": loss, "classes": str(K), "gamma": f"{scale:g}"}, 0, 0, values))
     return rows
-
-
-_binary = normalized_binary_cross_entropy
 
 
 def sphere_collapse(

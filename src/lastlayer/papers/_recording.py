@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from lastlayer.papers._artifact import Artifact, Cell, Grid, Labels, resolve
+from lastlayer.papers._artifact import Artifact, Cell, Grid, Labels, module_of, resolve
 from lastlayer.papers._observations import Row
 from lastlayer.runners import Plan
 from lastlayer.runs import DamagedFileError, RunFolder
@@ -114,8 +113,3 @@ def is_chance(result: Mapping[str, Any]) -> bool:
     share = result["data"].get("largest_class", 1 / len(result["data"]["class_names"]))
     train = result["measures"]["train"]
     return bool(max(train["accuracy"], train.get("unbiased_accuracy", 0.0)) <= ABOVE_CHANCE * share)
-
-
-def module_of(artifact: Artifact) -> Any:
-    """The module of the artifact's paper."""
-    return importlib.import_module(f"lastlayer.papers.{artifact.paper}")

@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 from lastlayer.data import CorruptFileError
-from lastlayer.papers._artifact import Artifact, Cell, Grid, Size, resolve
+from lastlayer.papers._artifact import Artifact, Cell, Grid, Size, module_of, resolve
 from lastlayer.papers._choosing import Choosing, Told, candidates, groups_of
 from lastlayer.papers._observations import Observations, Row, Store
-from lastlayer.papers._recording import module_of, observe, place_of
+from lastlayer.papers._recording import observe, place_of
 from lastlayer.runners import Plan, run_trials
 from lastlayer.training.parts import check_at_hand
 from lastlayer.training.trial import Trial

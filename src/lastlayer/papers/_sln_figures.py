@@ -12,7 +12,7 @@ COLOURS = ("#1f77b4", "#d62728")
 FRAMES = 41
 
 
-def figure_fig1(observations: Observations, published: Sequence[Any]) -> Any:
+def figure_fig1(observations: Observations) -> Any:
     """Test accuracy against the logit difference, a panel for each gamma and a colour for each network."""
     from plotly.graph_objects import Scatter
     from plotly.subplots import make_subplots
@@ -40,7 +40,7 @@ def figure_fig1(observations: Observations, published: Sequence[Any]) -> Any:
     return chart
 
 
-def figure_dynamics(observations: Observations, published: Sequence[Any]) -> Any:
+def figure_dynamics(observations: Observations) -> Any:
     """The points of seed 0 moving under the three losses with fixed weights, at the largest tau and for all steps run.
 
     It opens at the end, which is what a still picture of it shows; play starts it from the beginning. Positions are

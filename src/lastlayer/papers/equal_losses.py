@@ -10,15 +10,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from lastlayer.geometry import equivalence
-from lastlayer.papers._artifact import Labels, artifact
+from lastlayer.papers._artifact import artifact
 from lastlayer.papers._claims import check
 from lastlayer.papers._equal_losses_figures import figure_heat_maps
 from lastlayer.papers._equal_losses_theory import curvature, focal_profile, minimisers, profiles, random_starts
 from lastlayer.papers._evidence import Verdict, above, all_of, bootstrap, exact, redrawn, sign_test, welch
-from lastlayer.papers._finished import on_training_samples
+from lastlayer.papers._finished import Done, on_training_samples
 from lastlayer.papers._observations import NotRunError, Observations, Row, Store
 from lastlayer.runners import Plan
-from lastlayer.runs import RunFolder
 
 __all__ = ["curvature", "figure_heat_maps", "focal_profile", "minimisers", "profiles", "random_starts", "rotations"]
 
@@ -26,7 +25,7 @@ LOSSES = ("CE", "FL", "LS", "MSE")
 LIMITS = {"nc1": 0.05, "nc2": 0.1, "nc3": 0.1}
 
 
-def rotations(done: Sequence[tuple[Labels, int, RunFolder]], plan: Plan) -> list[Row]:
+def rotations(done: Done, plan: Plan) -> list[Row]:
     """How far the class means of each two runs are from equal up to rotation and scale, on their training samples.
 
     Two losses are compared at each seed they share, two seeds for each loss; the label is "CE and FL", "CE and CE".

@@ -11,7 +11,17 @@ import torch
 from lastlayer.papers import _normalized_scaling_tasks
 from lastlayer.papers._claims import check
 from lastlayer.papers._evidence import Verdict, all_of, exact, paired, redrawn
-from lastlayer.papers._normalized_scaling_cells import LOSSES, PAPER, beyond, combinations, holding, mean, more, spell
+from lastlayer.papers._normalized_scaling_cells import (
+    CLASSES,
+    LOSSES,
+    PAPER,
+    beyond,
+    combinations,
+    holding,
+    mean,
+    more,
+    spell,
+)
 from lastlayer.papers._normalized_scaling_figures import figure_fits, figure_scores
 from lastlayer.papers._normalized_scaling_runs import (
     check_run,
@@ -37,7 +47,6 @@ __all__ = [  # what the paper's TOML file names, and the rest of the claims
     "sphere_minima",
 ]
 
-CLASSES = 10  # of MNIST and CIFAR-10
 ON_THE_LINES = ("positive_mean", "positive_std", "negative_mean", "negative_std", "accuracy", "compactness")
 
 
