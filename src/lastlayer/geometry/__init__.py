@@ -7,8 +7,9 @@ when it is first used.
 
 from typing import TYPE_CHECKING, Any
 
+from lastlayer.geometry._formulas import CosineCollapse
 from lastlayer.geometry.collapse import NeuralCollapse, neural_collapse, self_duality
-from lastlayer.geometry.cosine import CosineCollapse, compactness, cosine_collapse, separability
+from lastlayer.geometry.cosine import compactness, cosine_collapse, separability
 from lastlayer.geometry.procrustes import classifier_equivalence, equivalence
 from lastlayer.geometry.spread import class_distance_variance, intra_inter_ratio
 from lastlayer.geometry.summary import Geometry, measure

@@ -12,7 +12,7 @@ CUTOFF = 1e-5
 
 
 @dataclass(frozen=True)
-class Cosines:
+class CosineCollapse:
     """Average cosines within and between classes; `classes` says which labels the rows stand for."""
 
     intra: Tensor  # (K,)
@@ -109,7 +109,7 @@ def row_cosines(a: Tensor, b: Tensor) -> Tensor:
     return (unit_rows(a) * unit_rows(b)).sum(dim=1)
 
 
-def cosines(unit_sum: Tensor, nonzero: Tensor, count: Tensor, classes: Tensor, self_pairs: bool) -> Cosines:
+def cosines(unit_sum: Tensor, nonzero: Tensor, count: Tensor, classes: Tensor, self_pairs: bool) -> CosineCollapse:
     """Average cosines from sums of unit features: over all n_k n_j pairs it is u_k . u_j with u the class means."""
     mean = unit_sum / count[:, None]
     inter = mean @ mean.T  # (K, K)
@@ -126,7 +126,7 @@ def cosines(unit_sum: Tensor, nonzero: Tensor, count: Tensor, classes: Tensor, s
     else:
         inter.diagonal().copy_(intra)
     inter_mean = off_diagonal_mean(mean)
-    return Cosines(intra, inter, intra.mean(), intra.amin(), inter_mean, inter_max, classes)
+    return CosineCollapse(intra, inter, intra.mean(), intra.amin(), inter_mean, inter_max, classes)
 
 
 def off_diagonal_mean(mean: Tensor) -> Tensor:

@@ -68,8 +68,8 @@ def view(flat: Tensor, num_classes: int, dim: int) -> Moments:
 
 def add(moments: Moments, features: Tensor, label: Tensor) -> None:
     """Add the samples of a batch to the sums of the first pass, in place and without synchronisation."""
-    for half, k in zip(torch.split(features, ROWS), torch.split(label, ROWS), strict=True):
-        rows = half.to(torch.float64)  # (n, d)
+    for part, k in zip(torch.split(features, ROWS), torch.split(label, ROWS), strict=True):
+        rows = part.to(torch.float64)  # (n, d)
         index = torch.arange(len(rows), device=rows.device)
         first = index.new_full(moments.count.shape, len(rows)).scatter_reduce_(0, k, index, "amin")[k]  # (n,)
         unseen = (moments.count[k] == 0)[:, None]

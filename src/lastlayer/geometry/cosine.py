@@ -3,11 +3,9 @@
 from torch import Tensor
 
 from lastlayer.geometry import _formulas
-from lastlayer.geometry._formulas import Cosines as CosineCollapse
+from lastlayer.geometry._formulas import CosineCollapse
 from lastlayer.geometry._inputs import Samples, full_precision, prepare
 from lastlayer.geometry._passes import first_pass, second_pass
-
-__all__ = ["CosineCollapse", "compactness", "cosine_collapse", "separability"]
 
 
 def _unit_sums(samples: Samples, center: bool) -> tuple[Tensor, Tensor]:

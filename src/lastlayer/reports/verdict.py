@@ -33,7 +33,7 @@ def verdict(summary: Summary, *, marks: tuple[str, str] = ("", "")) -> list[str]
         sentences.append(_on_accuracy(labels, column))
     if differing := most_differing(summary):
         named = [_name_best(labels, column) for column in differing[:_MOST_NAMED]]
-        sentences.append(f"What differs most: {_listed(named, 'and')}.")
+        sentences.append(f"What differs most: {_listed(named)}.")
     elif summary.seeds > 1:
         sentences.append("No other measure differs clearly.")
     sentences.append(_on_trust(summary))
@@ -78,7 +78,7 @@ def _on_accuracy(labels: Sequence[str], column: Column) -> str:
         return f"Test accuracy ties: {_all(within)} within noise of the best, {labels[best]} with {value}."
     if not within:
         return f"{labels[best]} has the highest test accuracy, {value}, and no other is within noise of it."
-    near = f"{_listed(within, 'and')} {_are(within)}"
+    near = f"{_listed(within)} {_are(within)}"
     return f"{labels[best]} has the highest test accuracy, {value}; {near} within noise of it."
 
 
@@ -100,14 +100,14 @@ def _name_best(labels: Sequence[str], column: Column) -> str:
 
 
 def _all(labels: Sequence[str]) -> str:
-    return f"all {len(labels)} others are" if len(labels) > 2 else f"{_listed(labels, 'and')} {_are(labels)}"
+    return f"all {len(labels)} others are" if len(labels) > 2 else f"{_listed(labels)} {_are(labels)}"
 
 
 def _are(labels: Sequence[str]) -> str:
     return "is" if len(labels) == 1 else "are"
 
 
-def _listed(words: Sequence[str], joint: str) -> str:
+def _listed(words: Sequence[str]) -> str:
     if len(words) < 2:
         return "".join(words)
-    return f"{', '.join(words[:-1])} {joint} {words[-1]}"
+    return f"{', '.join(words[:-1])} and {words[-1]}"
