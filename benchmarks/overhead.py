@@ -88,7 +88,8 @@ from lastlayer.runners import Plan, run_trials
 
 with tempfile.TemporaryDirectory() as root:
     plan = Plan(Path(root), "cpu")
-    events = run_trials(Settings().trials(["ce"], list(range(int(sys.argv[1]))), plan), plan)
+    trials, _ = Settings().trials(["ce"], list(range(int(sys.argv[1]))), plan)
+    events = run_trials(trials, plan)
     next(event for event in events if event.kind == "progress")
     stepped = time.perf_counter()
     events.close()
