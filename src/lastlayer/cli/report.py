@@ -72,5 +72,7 @@ def report(
 
 def _beside(where: Path) -> Path:
     """report.html in the root folder that was given, or that the given comparison or run lies in."""
-    inside = where.is_file() or (where / "trial.json").exists() or (where / "result.json").exists()
+    from lastlayer.runs.folder import is_run
+
+    inside = where.is_file() or is_run(where)
     return (where.parent if inside else where) / "report.html"

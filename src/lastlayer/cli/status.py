@@ -66,7 +66,10 @@ def survey(root: Path) -> dict[str, Any]:
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / "trial.json").exists() or (folder / "result.json").exists() or (folder / "lock").exists()
+    """Whether a folder is a run's; with a lock alone, a process has only just begun it."""
+    from lastlayer.runs.folder import is_run
+
+    return is_run(folder) or (folder / "lock").exists()
 
 
 def _run(folder: Path, asked: dict[str, Any] | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from lastlayer.runs import DamagedFileError, RunFolder, Status
 from lastlayer.runs.files import describe_damage, read_json
+from lastlayer.runs.folder import is_run
 
 ReportStatus = Status | Literal["damaged", "repeated"]
 
@@ -84,13 +85,13 @@ def load(where: str | Path | Iterable[str | Path], comparison: str | Path | None
         raise FileNotFoundError(f"there is no folder {root}")
     if comparison is not None:
         return _of_comparison(_find_comparison(root, comparison))
-    if _is_run(root):
+    if is_run(root):
         return Runs((_read(root),))
     if files := sorted(root.glob("compare-*.json"), key=lambda file: (file.stat().st_mtime_ns, file.name)):
         newest = _of_comparison(files[-1], others=len(files) - 1)
         if len(newest.runs) > 1:
             return newest
-    folders = sorted(path for path in root.iterdir() if _is_run(path))
+    folders = sorted(path for path in root.iterdir() if is_run(path))
     if not folders and not files:
         raise _without_runs(root)
     return Runs(_without_repeats([_read(path) for path in folders])) if folders else newest
@@ -100,8 +101,8 @@ def _of_one(path: Path) -> list[Run]:
     """The runs that one of several given paths stands for."""
     if path.is_file():
         return list(_of_comparison(path).runs)
-    if not _is_run(path) and path.is_dir():
-        folders = sorted(inner for inner in path.iterdir() if _is_run(inner))
+    if not is_run(path) and path.is_dir():
+        folders = sorted(inner for inner in path.iterdir() if is_run(inner))
         if not folders:
             raise _without_runs(path)
         return [_read(inner) for inner in folders]
@@ -113,10 +114,6 @@ def _without_runs(root: Path) -> FileNotFoundError:
         f"{root} holds no runs: a run is a folder with a trial.json, as `lastlayer train` and `lastlayer compare` "
         f"leave them; give the folder that holds them"
     )
-
-
-def _is_run(path: Path) -> bool:
-    return (path / "trial.json").is_file() or (path / "result.json").is_file()
 
 
 def _find_comparison(root: Path, name: str | Path) -> Path:
@@ -140,7 +137,7 @@ def _of_comparison(file: Path, others: int = 0) -> Runs:
     notes = []
     if others:
         notes.append(f"{file.name} is the newest of {others + 1} comparisons in {file.parent}.")
-    if strangers := sum(_is_run(path) and path.name not in folders for path in file.parent.iterdir()):
+    if strangers := sum(is_run(path) and path.name not in folders for path in file.parent.iterdir()):
         others_are = "1 other run is" if strangers == 1 else f"{strangers} other runs are"
         notes.append(f"{others_are} in {file.parent}, no part of this comparison.")
     runs = [_read(file.parent / identity, asked) for identity, asked in trials]

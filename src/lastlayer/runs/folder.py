@@ -46,6 +46,11 @@ KEPT_CHECKPOINTS = 2
 LOCK_SECONDS = 1.0  # to go on asking for: whoever looks at the status holds it for an instant
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run, in whatever state: a trial that was begun, or a result."""
+    return (folder / "trial.json").is_file() or (folder / "result.json").is_file()
+
+
 class RunFolder:
     """One run on disk.
 

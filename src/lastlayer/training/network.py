@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from lastlayer import heads
-from lastlayer.data import Dataset, Normalize
-from lastlayer.models import create
+from lastlayer.data import Normalize
 
 HEAD_CLASSES: dict[str, type[heads.Head]] = {
     "linear": heads.LinearHead,
@@ -40,15 +39,3 @@ class Network(nn.Module):
         """Logits (N, K) of inputs as stored."""
         logits: Tensor = self.head(self.backbone(self.normalize(inputs)))
         return logits
-
-
-def build_network(
-    dataset: Dataset, model: str, model_options: dict[str, object], head: str, head_options: dict[str, object]
-) -> Network:
-    """The network of a trial, its weights drawn from torch's global generator."""
-    backbone = create(model, dataset.in_shape, **model_options)
-    width = backbone.num_features
-    if not isinstance(width, int):
-        raise TypeError(f"model {model}: num_features must be an int, got {width!r}")
-    classifier = HEAD_CLASSES[head](width, dataset.num_classes, **head_options)
-    return Network(Normalize(dataset.mean, dataset.std, dataset.scale), backbone, classifier)

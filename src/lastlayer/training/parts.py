@@ -13,7 +13,7 @@ from lastlayer import data, losses, models
 from lastlayer._imports import digest
 from lastlayer._words import nearest
 from lastlayer.models.external import find_factory
-from lastlayer.training.network import HEAD_CLASSES, Network, build_network
+from lastlayer.training.network import HEAD_CLASSES, Network
 from lastlayer.training.trial import DataChoice, HeadChoice, Trial
 
 DISTILLING = ("kd", "fn-kd")  # losses that learn from a teacher
@@ -185,9 +185,12 @@ def check_inputs(trial: Trial, dataset: data.Dataset) -> None:
 
 def make_network(trial: Trial, dataset: data.Dataset) -> Network:
     """The trial's network, its weights drawn from torch's global generator."""
-    return build_network(
-        dataset, trial.model.name, dict(trial.model.options), trial.head.name, dict(trial.head.options)
-    )
+    backbone = models.create(trial.model.name, dataset.in_shape, **trial.model.options)
+    width = backbone.num_features
+    if not isinstance(width, int):
+        raise TypeError(f"model {trial.model.name}: num_features must be an int, got {width!r}")
+    head = HEAD_CLASSES[trial.head.name](width, dataset.num_classes, **trial.head.options)
+    return Network(data.Normalize(dataset.mean, dataset.std, dataset.scale), backbone, head)
 
 
 def make_loss(trial: Trial, dataset: data.Dataset) -> losses.Loss:
