@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import typer
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import lastlayer
 from lastlayer import losses
-from lastlayer.cli.export import export as command
+from lastlayer.cli import app
 from lastlayer.runs import RunFolder
 from lastlayer.training import export as module
 from lastlayer.training.export import export
@@ -24,8 +23,6 @@ from lastlayer.training.loop import finish_fit, fit
 from lastlayer.training.trial import DataChoice, HeadChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
 
 runner = CliRunner()
-app = typer.Typer()
-app.command()(command)
 needs_onnx = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in module.ONNX_PACKAGES),
     reason="NOT TESTED: ONNX export, because onnx, onnxscript or onnxruntime is not installed (extra onnx)",
@@ -332,14 +329,14 @@ def test_a_loss_of_ones_own_is_not_said_to_be_a_softmax():
 
 
 def test_command_writes_beside_the_run(digits_run):
-    result = runner.invoke(app, [str(digits_run), "--format", "safetensors"])
+    result = runner.invoke(app, ["export", str(digits_run), "--format", "safetensors"])
     assert result.exit_code == 0, result.output
     assert (digits_run / "export" / "model.safetensors").exists()
     assert "config.json" in result.stdout
 
 
 def refused(*arguments: object) -> str:
-    result = runner.invoke(app, [str(argument) for argument in arguments])
+    result = runner.invoke(app, ["export", *(str(argument) for argument in arguments)])
     assert result.exit_code == 2, result.output
     assert result.stderr.startswith("lastlayer export: ")
     assert result.stderr.count("\n") == 1

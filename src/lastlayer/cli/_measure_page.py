@@ -1,13 +1,13 @@
 """The page of `lastlayer measure --plot`: curves, class-mean cosines, true and false logits. Holds plotly itself."""
 
 from collections.abc import Sequence
-from html import escape
 
 import plotly.graph_objects as go
 import torch
 from torch import Tensor
 
 from lastlayer import geometry
+from lastlayer.cli._output import html_page
 from lastlayer.measures import MEASURES, linear_logits
 from lastlayer.reports.axes import LOG
 
@@ -31,16 +31,7 @@ def page(names: Sequence[str], values: Sequence[dict[str, float]], last: dict[st
         logits = linear_logits(last["features"], last["weight"], last.get("bias"))
     if logits is not None:
         figures.append(_logits(logits, last["target"]))
-    parts = [
-        figure.to_html(full_html=False, include_plotlyjs=position == 0, config={"displaylogo": False})
-        for position, figure in enumerate(figures)
-    ]
-    title = escape(f"lastlayer measure: {names[-1]}")
-    body = "\n".join(parts)
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title></head>\n'
-        f"<body>\n<h1>{title}</h1>\n{body}\n</body>\n</html>\n"
-    )
+    return html_page(f"lastlayer measure: {names[-1]}", figures)
 
 
 def _curves(names: Sequence[str], values: Sequence[dict[str, float]]) -> go.Figure:

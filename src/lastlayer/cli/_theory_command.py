@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from lastlayer.cli._output import check_file, write_page
 from lastlayer.cli._stop import stop
 
 theory = typer.Typer(
@@ -28,10 +29,8 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     def wrapped(*args: Any, **kwargs: Any) -> None:
         plot = kwargs.get("plot")
         try:
-            if plot is not None and not plot.resolve().parent.is_dir():
-                raise ValueError(f"{plot}: its folder does not exist")
-            if plot is not None and plot.is_dir():
-                raise ValueError(f"{plot} is a folder: name a file")
+            if plot is not None:
+                check_file(plot)
             function(*args, **kwargs)
         except (ValueError, TypeError, OSError, OverflowError, MemoryError, RuntimeError) as error:
             full = isinstance(error, MemoryError) or "allocate memory" in str(error)  # torch's is a RuntimeError
@@ -59,7 +58,5 @@ def draw(plot: Path | None, name: str, content: Any) -> None:
     """Write the picture of a command, if one was asked for."""
     if plot is not None:
         from lastlayer.cli._theory_page import page
-        from lastlayer.runs.files import write_atomically
 
-        write_atomically(plot, page(name, content).encode())
-        typer.echo(f"wrote {plot}", err=True)
+        write_page(plot, page(name, content))

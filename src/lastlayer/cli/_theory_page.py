@@ -1,12 +1,12 @@
 """The pictures of `lastlayer theory ... --plot`: one self-contained page each, which holds plotly itself."""
 
 from collections.abc import Callable
-from html import escape
 from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from lastlayer.cli._output import html_page
 from lastlayer.reports.axes import LOG
 from lastlayer.theory import Solution
 from lastlayer.theory.dynamics import Trajectory
@@ -23,12 +23,7 @@ def page(command: str, content: Any) -> str:
     """
     figure = _FIGURES[command](content)
     figure.update_layout(template="plotly_white")
-    body = figure.to_html(full_html=False, include_plotlyjs=True, config={"displaylogo": False})
-    title = escape(f"lastlayer theory {command}")
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title></head>\n'
-        f"<body>\n<h1>{title}</h1>\n{body}\n</body>\n</html>\n"
-    )
+    return html_page(f"lastlayer theory {command}", [figure])
 
 
 def _minima(rows: list[Row]) -> go.Figure:

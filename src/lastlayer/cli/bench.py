@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lastlayer.cli._output import check_file
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -68,10 +70,8 @@ def bench(
     Where all logits would take more memory than is free, what needs them is left out, and linear_loss alone is timed.
     """
     for file in (json_file, csv_file):
-        if file is not None and not file.resolve().parent.is_dir():
-            raise ValueError(f"{file}: its folder does not exist")
-        if file is not None and file.is_dir():
-            raise ValueError(f"{file} is a folder: name a file")
+        if file is not None:
+            check_file(file)
     for option, value, known in (("--device", device, DEVICES), ("--dtype", dtype, DTYPES)):
         if value not in known:
             raise ValueError(f"{option} must be {', '.join(known[:-1])} or {known[-1]}, got {value!r}")

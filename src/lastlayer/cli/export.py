@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-from lastlayer.cli._stop import stop
-
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.", show_default=False)],
@@ -22,13 +20,9 @@ def export(
     class names, normalisation and how logits become probabilities.
     """
     if not run.is_dir():
-        stop("export", f"{run}: no such folder")
+        raise FileNotFoundError(f"{run}: no such folder")
     from lastlayer.training.export import export as write
 
     wanted = [name.strip() for name in formats.split(",") if name.strip()]
-    try:
-        files = write(run, run / "export" if out is None else out, wanted)
-    except (ValueError, ImportError, OSError) as error:
-        stop("export", str(error))
-    for file in files:
+    for file in write(run, run / "export" if out is None else out, wanted):
         typer.echo(f"{file} ({file.stat().st_size:,} bytes)")

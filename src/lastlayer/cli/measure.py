@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from lastlayer.cli._output import check_file, write_page
+from lastlayer.cli._stop import stop
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -50,10 +53,8 @@ def measure(
 
     torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.allow_tf32 = False
-    if plot is not None and not plot.resolve().parent.is_dir():
-        _refuse(plot, "its folder does not exist")
-    if plot is not None and plot.is_dir():
-        _refuse(plot, "is a folder: name a file")
+    if plot is not None:
+        check_file(plot)
 
     snapshots = []
     for file in files:
@@ -73,16 +74,12 @@ def measure(
         _print_table(snapshots)
     if plot is not None:
         from lastlayer.cli._measure_page import page
-        from lastlayer.runs.files import write_atomically
 
-        html = page(_names(files), [values for _, _, values in snapshots], snapshots[-1][1])
-        write_atomically(plot, html.encode())
-        typer.echo(f"wrote {plot}", err=True)
+        write_page(plot, page(_names(files), [values for _, _, values in snapshots], snapshots[-1][1]))
 
 
 def _refuse(file: Path, why: str) -> NoReturn:
-    typer.echo(f"lastlayer measure: {file}: {' '.join(why.split())}", err=True)
-    raise typer.Exit(2)
+    stop("measure", f"{file}: {why}")
 
 
 def _names(files: list[Path]) -> list[str]:
