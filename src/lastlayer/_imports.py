@@ -1,4 +1,4 @@
-"""Parts of a user's own, named by their place in a module."""
+"""Losses and models of the user's own, found by the names of their module and of the callable in it."""
 
 import hashlib
 import importlib

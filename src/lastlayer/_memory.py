@@ -10,7 +10,7 @@ import torch
 
 
 def free_memory(device: torch.device | str = "cpu") -> int:
-    """Bytes free on a GPU; else what the system says can still be taken, or less where a container may take less."""
+    """Free bytes of a GPU; else those that the system calls available, or fewer where a container has a lower limit."""
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:

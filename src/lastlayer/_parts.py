@@ -1,4 +1,4 @@
-"""Tables that are wider than the terminal, in parts."""
+"""How a table that is wider than the terminal is cut into several."""
 
 from __future__ import annotations
 

@@ -17,10 +17,10 @@ Step = Callable[[], None]
 
 @dataclass(frozen=True)
 class Stopwatch:
-    """What is counted on a CPU, and what is made of the turns.
+    """Which clock times a step on a CPU, and how the turns are summarised.
 
     `time.process_time` counts seconds of work, which other programs on the machine do not change; `time.perf_counter`
-    those that the user waits, threads side by side.
+    counts the seconds that a user waits, with threads running side by side.
     """
 
     clock: Callable[[], float] = time.process_time
@@ -31,7 +31,7 @@ WORK = Stopwatch()
 
 
 def training_step(loss: Callable[..., Tensor], leaves: list[Tensor]) -> Step:
-    """The loss of the leaves and its gradients."""
+    """A step that computes the loss of the leaves and its gradients."""
 
     def step() -> None:
         torch.autograd.grad(loss(*leaves), leaves)
@@ -41,7 +41,7 @@ def training_step(loss: Callable[..., Tensor], leaves: list[Tensor]) -> Step:
 
 @dataclass(frozen=True)
 class Both:
-    """What a step and its peer take; NaN of one that the memory does not suffice for, or that is not there."""
+    """Time and peak memory of a step and of its peer; NaN for one that runs out of memory or is not there."""
 
     seconds: float
     peer_seconds: float
@@ -52,7 +52,7 @@ class Both:
 def measure_both(step: Step, peer: Step | None, device: str, budget: float, *, watch: Stopwatch = WORK) -> Both:
     """Time, as `seconds_of_both`, and peak memory of a step and its peer."""
     held, peer_held = (math.nan if one is None else _peak_or_nan(one, device) for one in (step, peer))
-    # One that does not fit is no reason to know nothing of the other.
+    # Where one does not fit in memory the other is still timed.
     ours = _nothing if math.isnan(held) else step
     theirs = _nothing if peer is None or math.isnan(peer_held) else peer
     seconds, peer_seconds = seconds_of_both(ours, theirs, device, budget, watch=watch)
@@ -76,7 +76,7 @@ def _peak_or_nan(step: Step, device: str) -> float:
 def seconds_of_both(
     step: Step, peer: Step, device: str, budget: float, *, watch: Stopwatch = WORK
 ) -> tuple[float, float]:
-    """Seconds of each; on a GPU as many steps in a turn as take about 20 ms, for the host to run ahead."""
+    """Seconds of each step. On a GPU a turn is as many steps as take about 20 ms, so that the host can run ahead."""
     steps = (_steps_a_turn(step), _steps_a_turn(peer)) if device == "cuda" else (1, 1)
     return time_in_turn(step, peer, device, budget, turns=(3, 200), steps=steps, watch=watch)
 
@@ -95,7 +95,7 @@ def time_in_turn(
     steps: tuple[int, int] = (1, 1),
     watch: Stopwatch = WORK,
 ) -> tuple[float, float]:
-    """Seconds of a step of each, the median by default; in turn, so that a machine that slows down slows both.
+    """Seconds of each step, the median over turns by default; in turn, so that a machine that slows down slows both.
 
     Turns go on for the budget's seconds, and are at least and at most as many as `turns` says; `steps` is how many
     steps of each are one turn.
@@ -114,7 +114,7 @@ def time_in_turn(
 
 
 def cpu_seconds(step: Step, steps: int, clock: Callable[[], float] = time.process_time) -> float:
-    """Seconds a step on a CPU, over so many."""
+    """Seconds of a step on a CPU, the mean of `steps` in a row."""
     start = clock()
     for _ in range(steps):
         step()
@@ -122,7 +122,7 @@ def cpu_seconds(step: Step, steps: int, clock: Callable[[], float] = time.proces
 
 
 def cuda_seconds(step: Step, steps: int) -> float:
-    """Seconds a step on a GPU, over so many, from event to event."""
+    """Seconds of a step on a GPU, the mean of `steps` in a row, between two events."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     start.record()
@@ -141,10 +141,11 @@ def replay_seconds(step: Step) -> float:
         with torch.cuda.stream(side):
             for _ in range(3):
                 step()
-            # A capture that fails keeps its memory for good, and up to torch 2.12 no cache is emptied from then on.
+            # A failed capture never gives its memory back, and up to torch 2.12 no cache can be emptied after it: a
+            # step that waits for the device cannot be captured and must fail here already.
             torch.cuda.set_sync_debug_mode("error")
             step()
-        with torch.cuda.graph(graph):  # waits, and gives back what other streams keep: during a capture nothing is
+        with torch.cuda.graph(graph):  # first waits, and frees what other streams hold: a capture cannot
             step()
         steps = _steps_a_turn(graph.replay)
         return statistics.median(cuda_seconds(graph.replay, steps) for _ in range(5))

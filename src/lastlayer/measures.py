@@ -58,7 +58,7 @@ class Measure:
     format: str = ".4f"
 
     def text(self, value: float) -> str:
-        """The value as tables show it, zeros at its end included: a spread has as many decimals."""
+        """The value as tables show it; zeros at its end are kept, so that a spread can be given as many decimals."""
         return format(value, f"#{self.format}").removesuffix(".")
 
 
@@ -197,7 +197,7 @@ def _open_set(logits: Tensor, target: Tensor, unknown_logits: Tensor) -> Values:
 
 
 def _open_set_by_probability(probabilities: Tensor, target: Tensor, unknown_probabilities: Tensor) -> Values:
-    # open_set takes any scores and speaks of logits
+    # checked here, since open_set takes any scores and would speak of logits in its errors
     check_probabilities(check_matrix(unknown_probabilities, "unknown_probabilities"), "unknown_probabilities")
     if (found := unknown_probabilities.shape[1]) != (wanted := probabilities.shape[1]):
         raise ValueError(f"unknown_probabilities must have the {wanted} columns of probabilities, got {found}")

@@ -15,7 +15,7 @@ def has_parts(found: Collection[str]) -> bool:
 
 
 def find_name(path: Path, found: Collection[str], names: Sequence[str], endings: Sequence[str]) -> str:
-    """The name in a file of what may have several.
+    """The name under which a file holds its inputs or its labels.
 
     Args:
         path: the file, for errors.

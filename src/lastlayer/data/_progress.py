@@ -1,4 +1,4 @@
-"""A progress bar for what takes longer than one would wait in silence."""
+"""A progress bar for loops that take longer than one would wait in silence."""
 
 import math
 import multiprocessing
@@ -13,7 +13,7 @@ SILENT_SECONDS = 2.0
 
 
 def shown(items: Iterable[T], what: str, total: int, done: int = 0) -> Iterator[T]:
-    """Pass items on; after two seconds, in a terminal, with a bar on stderr. Workers leave that to their parent.
+    """Pass items on, after two seconds with a bar on stderr if that is a terminal; worker processes show none.
 
     Args:
         items: `total - done` of them.

@@ -13,8 +13,8 @@ _BLOCK = 1 << 26  # bytes moved to a device at a time
 class MappedImages:
     """Images of a file of bytes, standing where a uint8 tensor (N, C, H, W) would.
 
-    `images[index]`, by a slice, a tensor or an integer, is a tensor of those images, read then; nothing else is. A
-    selection knows its rows, so that a part of a data set takes no memory either.
+    `images[index]`, by a slice, a tensor or an integer, is a tensor of those images, read at that moment; no others are
+    in memory. A subset holds the numbers of its rows alone, so that a part of a data set takes no memory either.
 
     Args:
         pixels: file of M images (M, C, H, W), byte after byte.

@@ -17,7 +17,7 @@ def _generator(seed: int) -> torch.Generator:
 
 
 def _shuffled_by_class(target: Tensor, generator: torch.Generator) -> list[Tensor]:
-    """Indices of each class present or not, 0 to the highest label, in random order."""
+    """For each label from 0 to the highest, present or not, the indices of its samples in random order."""
     order = torch.randperm(len(target), generator=generator)
     by_class = order[target[order].argsort(stable=True)]
     return list(torch.split(by_class, target.bincount().tolist()))

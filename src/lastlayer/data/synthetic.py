@@ -17,7 +17,7 @@ _PAPER = "Pan, Cao 2023, section 3"
 def _points(
     count: int, dim: int, num_classes: int, label: Labeller, balanced: bool, generator: torch.Generator
 ) -> Split:
-    """Standard normal points with labels 0 to K-1; other labels, and what a full class has too much, are left out."""
+    """Standard normal points with labels 0 to K-1; those with other labels, or of a full class, are left out."""
     inputs: list[Tensor] = []
     targets: list[Tensor] = []
     room = torch.full((num_classes,), count)
@@ -65,7 +65,7 @@ def conic_hull(
     seed: int = 0,
     balanced: bool = False,
 ) -> Dataset:
-    """Standard normal points labelled by the side they have of ceil(log2 K) random hyperplanes through the origin.
+    """Standard normal points labelled by which side of ceil(log2 K) random hyperplanes through 0 they are on.
 
     The label is the sign code sum_i 2^i [<x, u_i> > 0] with u_i standard normal; codes above K - 1 are drawn again.
     Any two classes are separated by a hyperplane. Classes are about equally frequent, not exactly.

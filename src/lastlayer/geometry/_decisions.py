@@ -31,7 +31,7 @@ class Scores:
 
     @cached_property
     def single(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Table and offset in float32, and the largest norm of a row and size of an offset."""
+        """Table and offset in float32, the largest norm of a row, and the largest offset in size."""
         norm = torch.linalg.vector_norm(self.table, dim=1).max()
         return self.table.float(), self.offset.float(), norm, self.offset.abs().max()
 

@@ -71,7 +71,7 @@ class Head(nn.Module):
     def _product(self, x: Tensor, classes: Tensor | None) -> Tensor:
         try:
             return F.linear(self.features(x), *self.linear(classes))
-        except RuntimeError as error:  # not looked at before: under autocast, and in some heads, two dtypes are fine
+        except RuntimeError as error:  # dtypes are not compared before: under autocast, and in some heads, two are fine
             if x.dtype is self.weight.dtype or "type" not in str(error):
                 raise
             raise TypeError(
@@ -86,7 +86,7 @@ class Head(nn.Module):
         if classes.dim() > 1 or (classes.numel() and not whole):
             raise TypeError(f"k must be a class index 0..{self.num_classes - 1} or a list of them, got {_shown(k)}")
         classes = classes.long()
-        # Looked at before it goes to a GPU: there an index out of range ends every use of it by the process.
+        # Checked before it goes to a GPU, which a process cannot use any more after an index out of range.
         if classes.device.type == "cpu" and classes.numel() and not torch.compiler.is_compiling():
             low, high = (int(v) for v in torch.aminmax(classes))
             if low < 0 or high >= self.num_classes:
@@ -104,7 +104,7 @@ class Head(nn.Module):
 
 
 def _as_tensor(k: object) -> Tensor:
-    """Numbers as a tensor, and all else as one that is no index; numpy reads arrays that torch would refuse."""
+    """Integers as int64, all else as floats, which the caller refuses; numpy reads arrays that torch would not."""
     if torch.compiler.is_compiling():
         return torch.as_tensor(k)
     try:

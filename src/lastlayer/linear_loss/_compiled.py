@@ -30,7 +30,7 @@ class CompilationError(RuntimeError):
 
 
 BACKEND = "inductor"
-ONE_ROW = 64  # classes below which most of a program that has one row would idle
+ONE_ROW = 64  # classes below which a program that takes one row would mostly idle
 _compiled: dict[Any, RowFunction | None] = {}  # None where it failed
 _count = itertools.count()
 

@@ -94,7 +94,7 @@ class Loss(nn.Module):
 
     @staticmethod
     def count_classes(*inputs: Any) -> int | None:
-        """The number of classes in the inputs of a call; None where they are wrong, which the function says better."""
+        """The number of classes in the inputs of a call; None where they are wrong, which the function will say."""
         if not inputs or not isinstance(inputs[0], Tensor) or inputs[0].dim() == 0:
             return None
         return inputs[0].shape[min(1, inputs[0].dim() - 1)]

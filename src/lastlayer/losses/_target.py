@@ -53,7 +53,7 @@ def check_labels() -> Iterator[None]:
 
 @dataclass
 class Labels:
-    """Class indices, and what a loss that torch has no kernel for wants to know of them, found when it is asked for."""
+    """Class indices, and what a loss without a kernel of torch's own needs of them, computed when first asked for."""
 
     given: Tensor  # (N, ...) int64
     ignored: int | None  # the label that counts for nothing
@@ -116,7 +116,7 @@ def read(
     name: str = "logits",
     weight_name: str = "weight",
 ) -> Problem:
-    """Check the arguments every per-sample loss takes and bring them to one form; None ignores no label."""
+    """Check the arguments of a per-sample loss and bring them to one form; ignore_index=None ignores no label."""
     logits = read_scores(logits, name)
     if ignore_index is not None and not isinstance(ignore_index, int | np.integer):
         raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}")
@@ -280,7 +280,7 @@ def is_violated(condition: Callable[[Tensor], Tensor], values: Tensor) -> bool:
 
 
 def may_read(values: Tensor) -> bool:
-    """Whether to look at values: on the CPU; elsewhere the host would wait for the device, so inside `check_labels`."""
+    """Whether values may be read: on the CPU; elsewhere, where the host would wait for them, inside `check_labels`."""
     return not torch.compiler.is_compiling() and (values.device.type == "cpu" or _always_check_labels)
 
 

@@ -55,7 +55,7 @@ def distillation(
     del teacher_log
     student_log = F.log_softmax(problem.logits / temperature, dim=1)
     divergence = minus_entropy - (teacher_p * student_log).sum(1, keepdim=True)
-    log_p = F.log_softmax(problem.logits, dim=1)  # last, so that the backward pass is done with it first
+    log_p = F.log_softmax(problem.logits, dim=1)  # last, so that the backward pass frees it first
 
     def loss(at: Selection) -> Tensor:
         return alpha * temperature**2 * divergence - (1 - alpha) * at(log_p)
@@ -116,7 +116,7 @@ def feature_norm_distillation(
     student_log = F.log_softmax(_by_feature_norm(problem.logits, features, "features", scale), dim=1)
     teacher_q = F.softmax(_by_feature_norm(teacher, teacher_features, "teacher_features", scale).detach(), dim=1)
     follow = (teacher_q * student_log).sum(1, keepdim=True)
-    log_p = F.log_softmax(problem.logits, dim=1)  # last, so that the backward pass is done with it first
+    log_p = F.log_softmax(problem.logits, dim=1)  # last, so that the backward pass frees it first
 
     def loss(at: Selection) -> Tensor:
         return -at(log_p) - beta * follow

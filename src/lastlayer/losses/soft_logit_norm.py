@@ -13,7 +13,7 @@ from lastlayer.losses._module import Loss, register
 from lastlayer.losses._target import Problem, Target, check_range, read
 from lastlayer.losses.cross_entropy import softmax_cross_entropy
 
-LONGEST_FUSED_ROW = 1024  # classes up to which the compiler keeps a row at hand and every pass over it but one is free
+LONGEST_FUSED_ROW = 1024  # classes up to which compiled code keeps a row at hand, and reads it from memory once
 
 
 def default_tau(num_classes: int, gamma: float = 0.7) -> float:

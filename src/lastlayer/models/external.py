@@ -4,8 +4,8 @@ The convention, in this order:
 1. the model has `reset_classifier` and `num_features` (timm's protocol): `reset_classifier(0)` makes
    `forward` return the pooled features;
 2. the model has an integer `num_features`: `forward` is taken to return the features;
-3. otherwise the last `nn.Linear` in module order, if what it gives is what the model gives, is the classifier and is
-   replaced by the identity; `taken_off` then says which it was.
+3. otherwise the last `nn.Linear` in module order is the classifier, provided that its output is the model's output; it
+   is replaced by the identity, and `taken_off` says which layer it was.
 A batch of two zeros is then passed through: the output must be (2, num_features).
 """
 

@@ -80,7 +80,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Selection:
-    """How settings are chosen on a validation split before the trials of an artifact run; over what, each cell says.
+    """How settings are chosen on a validation split before the trials of an artifact run; from which, each cell says.
 
     Attributes:
         per: labels that each have a choice of their own.

@@ -38,7 +38,7 @@ class Choosing:
         return self.grid.selection is not None and _group(self.grid.selection, cell.labels) in self.groups
 
     def possible(self) -> Iterator[Cell]:
-        """Every cell, one for which something is chosen with each combination that may come out best."""
+        """Every cell; one for which something is chosen, once for each combination that may come out best."""
         for cell in self.grid.cells:
             if self.grid.selection is None or not self.concerns(cell):
                 yield cell

@@ -17,7 +17,7 @@ from lastlayer.data._arpl import KNOWN as ARPL_KNOWN
 from lastlayer.training.trial import DataChoice, ModelChoice, Trial
 
 TRAINING_FACTOR = 3  # forward, and twice as much backward
-STEP_SECONDS = {"cpu": 4e-4, "cuda": 3e-4}  # below which no step goes, however small the model
+STEP_SECONDS = {"cpu": 4e-4, "cuda": 3e-4}  # that a step takes at least, however small the model
 TRIAL_SECONDS = 0.5  # to build a trial, measure it once and write it down, however short
 # training samples, shape of an input where its reader is asked for no other size, classes
 SHAPES: dict[str, tuple[int, tuple[int, ...], int]] = {

@@ -119,7 +119,7 @@ def counted(holds: int, of: int, needed: int, what: str = "") -> Verdict:
 
 
 def exact(holds: bool, detail: str) -> Verdict:
-    """Of a claim that a computation decides without noise."""
+    """The verdict on a claim that a computation decides without noise."""
     return Verdict("reproduced" if holds else "not reproduced", detail)
 
 
@@ -193,7 +193,7 @@ def bootstrap(
 
 
 def redrawn(holds: Callable[[Sequence[float]], bool], groups: Iterable[Iterable[float]], detail: str) -> Verdict:
-    """Of a statement about the means of groups of runs, such as which is the highest.
+    """The verdict on a statement about the means of groups of runs, such as which is the highest.
 
     Decided where 95 % of draws of the means agree with the runs as they are, inconclusive where fewer do. A mean is
     drawn from its t distribution, mean + std / sqrt(n) t(n - 1). Seeds drawn again with replacement would show too

@@ -77,7 +77,7 @@ def _line_chart(artifact: Artifact, observations: Observations, wanted: Mapping[
 
 
 def named(axis: str, label: str) -> str:
-    """A label as a legend shows it: numbers say of what they are."""
+    """A label as a legend shows it; a number comes with the name of its axis."""
     return f"{axis} {label}" if label.replace(".", "").replace("-", "").replace("e", "").isdigit() else label
 
 

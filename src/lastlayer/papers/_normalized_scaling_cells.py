@@ -22,7 +22,7 @@ def mean(values: Values) -> float:
 
 
 def more(a: Values, b: Values, margin: float, what: str) -> Verdict:
-    """Whether a exceeds b by a margin, each seed on its own."""
+    """Whether a exceeds b by a margin, their seeds not paired."""
     return beyond(welch(a, b), margin, what)
 
 

@@ -91,7 +91,7 @@ def network_times(observed: Observations, *, small: bool) -> Collapsing | None:
 
 
 def check_run(observed: Observations, *, small: bool) -> None:
-    """Scales that were not run are none that did not collapse.
+    """Refuse to judge scales that were not run as if they had not collapsed.
 
     Raises:
         NotRunError: when no such scale was run.
@@ -159,5 +159,5 @@ def _too_few(found: Collapsing, *, small: bool) -> Verdict | None:
 
 
 def means(times: Times) -> tuple[list[float], list[float]]:
-    """Scales and the mean over seeds: how far starts lie apart at one scale says nothing of the growth with it."""
+    """Scales and the mean over seeds; the spread of starts at one scale says nothing of the growth with the scale."""
     return list(times), [sum(seeds) / len(seeds) for seeds in times.values()]

@@ -51,7 +51,7 @@ class Row:
 
     @property
     def place(self) -> tuple[object, ...]:
-        """Whose rows these are: what was observed of a cell and seed later replaces all that was before."""
+        """Its cell and seed; later observations of a place replace all earlier ones."""
         return (*sorted(self.labels.items()), self.seed)
 
     @property
@@ -60,7 +60,7 @@ class Row:
         return (*self.place, self.epoch)
 
     def __getitem__(self, measure: str) -> float:
-        """A measure that a verdict rests on; what is not a number is none, and no comparison would notice it.
+        """A measure that a verdict rests on; NaN counts as missing, since no comparison would notice it.
 
         Raises:
             NotRunError: when it was not measured, or is not a number.

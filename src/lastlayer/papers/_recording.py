@@ -66,7 +66,7 @@ def place_of(labels: Labels, seed: int, identity: str) -> tuple[object, ...]:
 
 
 def _with_more(rows: Iterable[Row], observed: Iterable[Row]) -> list[Row]:
-    """Rows with what was observed of the same evaluations, and what was observed besides."""
+    """The rows, with what was observed of the same evaluations put in and other observed rows added."""
     by_key = {row.key: row for row in rows}
     for more in observed:
         same = by_key.get(more.key)

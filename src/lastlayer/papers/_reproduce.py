@@ -143,7 +143,7 @@ def _observed(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Sto
     if artifact.compute is None:
         yield from _trained(artifact, size, grid, plan, store, tell)
         return
-    here = _facts_here()  # once, and first: commits made meanwhile have no part in it
+    here = _facts_here()  # once, before it computes: a commit made meanwhile is not the code that ran
     compute = getattr(module_of(artifact), artifact.compute)
     store.add(
         artifact.name,
@@ -162,7 +162,7 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Stor
     choosing = Choosing(artifact, size, grid, plan, store)
     stored = [] if artifact.together else store.read(artifact.name, size).rows
     known = {place_of(row.labels, row.seed, row.facts.get("run", "")) for row in stored if row.status != "failed"}
-    # artifacts share runs, and a last row has every measure; curves and what is observed more it has not
+    # artifacts share runs: the last row of another has every measure, but no curve and nothing that `observe` adds
     elsewhere = {} if artifact.curves or artifact.observe else store.finished(artifact.paper, size)
 
     def missing(cells: Iterable[Cell]) -> list[Trial]:

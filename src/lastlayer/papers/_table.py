@@ -116,7 +116,7 @@ def _observed(artifact: Artifact, observations: Observations) -> Iterator[tuple[
 
 
 def _averages(artifact: Artifact, observations: Observations) -> Iterator[tuple[Labels, dict[str, _Ours]]]:
-    """The mean over all points of the axis that the paper averages over; none where the grid has but some of them."""
+    """The mean over all points of the axis that the paper averages over; none where the grid has only some of them."""
     axis = artifact.average
     if axis is None:
         return

@@ -20,7 +20,7 @@ from lastlayer.runs import DamagedFileError, RunFolder
 
 Array = NDArray[np.float64]
 
-# Numbers in all charts of a kind together; a number in an array is 1.3 to 2.7 bytes of page, one in a curve about 7.
+# Most numbers in all charts of a kind; one in an array takes 1.3 to 2.7 bytes of the page, one in a curve about 7.
 CURVE_NUMBERS = 200_000
 POINT_NUMBERS = 600_000
 MATRIX_NUMBERS = 1_500_000
@@ -139,7 +139,7 @@ def _finals(summary: Summary, groups: Sequence[Group]) -> dict[str, dict[str, li
 def _pictures(
     group: Group, groups: int, tsne: bool, classes: list[list[str]], notes: list[str]
 ) -> list[dict[str, Any]]:
-    """Snapshots of the group's runs by seed. The first may take the group's share of the page, the others one more."""
+    """Snapshots of the group's runs. The first may fill the group's share of the page, the others together as much."""
     made: list[dict[str, Any]] = []
     shown = sorted(group.done.items())[: max(1, MOST_PICTURES // groups)]
     for seed, run in shown:
@@ -156,7 +156,7 @@ def _pictures(
 
 
 def _snapshots(tensors: Mapping[str, Array], share: int, label: str, tsne: bool, notes: list[str]) -> dict[str, Any]:
-    """Points, logits and cosines of one run, in a share-th of what all may take."""
+    """Points, logits and cosines of one run, which may take one `share`-th of what all runs may."""
     epochs, target = tensors["epochs"].astype(int).tolist(), tensors["target"].astype(int)
     made: dict[str, Any] = {"epochs": epochs, **_logits(tensors, epochs)}
     if (points := tensors.get("points")) is not None:
@@ -170,7 +170,7 @@ def _snapshots(tensors: Mapping[str, Array], share: int, label: str, tsne: bool,
 
 
 def _classes(run: Run, classes: list[list[str]]) -> int:
-    """Where the run's class names are in the list, which they are added to if they are new."""
+    """The position of the run's class names in the list; new ones are appended."""
     names = [str(name) for name in (run.result or {}).get("data", {}).get("class_names", [])]
     if names not in classes:
         classes.append(names)

@@ -78,7 +78,7 @@ def labels_of(trials: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _short_names(names: Sequence[str]) -> dict[str, str]:
-    """model for model.name, lr for optimiser.lr; the whole name where two would be the same or it is of the data."""
+    """model for model.name, lr for optimiser.lr; the whole name where two would be the same, and for data."""
     short = {}
     for name in names:
         part, _, last = name.partition(".")

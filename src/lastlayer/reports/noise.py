@@ -1,4 +1,4 @@
-"""Which differences between groups of runs are more than noise: that of the seeds; the test set's own is not in it.
+"""Which differences between groups of runs are more than noise: the spread over seeds, without that of the test set.
 
 Two rules, by how many seeds two groups share:
 
@@ -40,7 +40,7 @@ def within_two_errors(a: Sequence[float], b: Sequence[float], least: float = 0.0
 
     Args:
         a, b: values of two groups.
-        least: standard deviation that none is taken to be below.
+        least: what either standard deviation is raised to where it is below.
 
     Example:
         >>> within_two_errors([0.9, 0.9], [0.91, 0.91]), within_two_errors([0.9, 0.9], [0.91, 0.91], least=0.01)

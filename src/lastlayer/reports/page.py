@@ -116,5 +116,5 @@ def _asset(name: str) -> str:
 
 
 def _filled(template: str, parts: Mapping[str, str]) -> str:
-    """All places at once, so that text put in one place is never searched for another."""
+    """Fill all places in one pass, so that text put in one is never searched for others."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)

@@ -139,12 +139,12 @@ def _cell(column: Column, group: int) -> Text:
 
 
 def _stub(lines: Sequence[Column]) -> int:
-    """Width of what names a line."""
+    """Width of the two columns that name a line."""
     return max((len(_head(line)) for line in lines), default=0) + max(map(len, _SHORT.values())) + 2 * _GAP
 
 
 def _fitting(summary: Summary, lines: Sequence[Column], width: int | None) -> list[dict[int, int]]:
-    """Groups with their widths, in as few parts as fit beside the names; in one where there is no width to fit."""
+    """Groups with their widths, in as few tables as fit beside the names; in one where the width has no limit."""
     widths = []
     for group in range(len(summary.groups)):
         label = _with_count(summary, group)

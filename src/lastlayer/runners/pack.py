@@ -28,7 +28,7 @@ from lastlayer.training.trial import DataChoice, Trial
 
 LARGEST_PACK = 8  # more streams no longer overlap
 MEMORY_SHARE = 0.8  # of the free memory that a pack may plan to take
-STEPS_AHEAD = 32  # of the device, at most, that the host is
+STEPS_AHEAD = 32  # most steps that the host may be ahead of the device
 IDLE_SECONDS = 1e-4
 
 
@@ -42,7 +42,7 @@ def run_packed(
     """
     shared = _SharedData(plan, device, dataset)
     lanes: list[_Lane] = []
-    streams: list[Any] = []  # that no lane uses; memory set aside for a stream serves no other, so they are taken again
+    streams: list[Any] = []  # that no lane uses, kept for the next: memory set aside for a stream serves no other
     size = plan.pack
     free = _free_memory(device)
     try:

@@ -52,7 +52,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Put the file's name into errors of the system that lack it, as that of a full disk does."""
+    """Add the file's name to errors of the system that lack it, such as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -62,7 +62,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def clear_unfinished(folder: Path) -> None:
-    """Delete what processes killed while they wrote to a folder left behind; nobody may be writing to it."""
+    """Delete the unfinished files of processes that were killed while they wrote; nobody may be writing there now."""
     for path in folder.iterdir():
         if _UNFINISHED.fullmatch(path.name):
             path.unlink(missing_ok=True)

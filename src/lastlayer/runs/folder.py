@@ -43,7 +43,7 @@ from lastlayer.runs.files import (
 
 Status = Literal["done", "running", "failed", "interrupted", "missing"]
 KEPT_CHECKPOINTS = 2
-LOCK_SECONDS = 1.0  # to go on asking for: whoever looks at the status holds it for an instant
+LOCK_SECONDS = 1.0  # to keep trying for: a process that only reads the status holds the lock for an instant
 
 
 def is_run(folder: Path) -> bool:
@@ -194,7 +194,8 @@ class RunFolder:
     def save_checkpoint(self, epoch: int, state: Mapping[str, Any]) -> None:
         """Write the state after `epoch` epochs and delete all but the last two.
 
-        Later ones are damaged, or the run would have gone on from them: they must not count among the two.
+        Checkpoints of later epochs are damaged, or the run would have gone on from them: they go too, so as not to
+        count among the two.
         """
         buffer = io.BytesIO()
         torch.save(dict(state), buffer)

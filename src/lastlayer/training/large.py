@@ -14,9 +14,9 @@ DECIDED_AT_ONCE = 2**24  # logits
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def judge_by_parts(head: Head, loss: Loss, features: Tensor, target: Target) -> tuple[Tensor, Tensor] | None:
-    """The loss, and the class each sample is decided for, (N,), where `linear_loss` plans another way than dense.
+    """The loss and the predicted class of each sample, (N,), where `linear_loss` would not hold all logits at once.
 
-    None where the logits are few, and where the loss couples the batch over ranks: the plain way then does it.
+    None where it would, and where the loss couples the batch over ranks: the caller then takes the plain way.
     """
     if features.dim() != 2 or loss.hyperparameters().get("group") is not None:
         return None

@@ -18,8 +18,8 @@ SNAPSHOT_SAMPLES = 500
 HISTOGRAM_BINS = 80
 LARGEST_MATRIX = 200  # classes up to which the cosine matrix is kept
 LARGEST_INPUTS = 1000 * 3 * 32**2  # numbers in a batch: a backbone takes some hundred times its inputs
-LARGEST_BATCH = 1000  # samples on a CPU,
-# and numbers of them: layers of larger outputs get fresh memory from the system, which takes longer than the layers
+LARGEST_BATCH = 1000  # samples on a CPU
+# numbers in a batch on a CPU: larger outputs get fresh memory from the system, which costs more than the layers
 LARGEST_CPU_INPUTS = 100 * 3 * 32**2
 LARGEST_LOGITS = 1 << 26  # entries of logits held at once; a split with more is measured in part
 

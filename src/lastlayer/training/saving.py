@@ -14,8 +14,8 @@ import torch
 
 from lastlayer.runs import RunFolder
 
-SHARE = 0.02  # of the time, at most, that writing checkpoints may take,
-LONGEST = 600.0  # seconds, unless there has been none for so long
+SHARE = 0.02  # of the time, at most, that writing checkpoints may take
+LONGEST = 600.0  # seconds after which one is written whatever share that takes
 
 
 class Saver:
@@ -37,7 +37,7 @@ class Saver:
         self.folder = folder
         self._writer = ThreadPoolExecutor(1, "checkpoint") if device.type == "cuda" and folder is not None else None
         self._writing: deque[Future[None]] = deque()
-        self._next = 0.0  # the time from which on a checkpoint may be written again; never while one is being written
+        self._next = 0.0  # when a checkpoint may be written again; infinite while one is being written
 
     def __enter__(self) -> Saver:
         return self
