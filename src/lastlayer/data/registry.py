@@ -110,12 +110,15 @@ def describe(name: str) -> Source:
         False
     """
     if name not in _SOURCES:
-        hint = nearest(name, _SOURCES)
-        raise ValueError(
-            f"data set {name!r} is unknown{hint}; available: {', '.join(available())}; or the path of a folder of "
-            "images, a .npz or a .safetensors file"
-        )
+        raise _unknown(name)
     return _SOURCES[name]
+
+
+def _unknown(name: str) -> ValueError:
+    return ValueError(
+        f"data set {name!r} is unknown{nearest(name, _SOURCES)}; available: {', '.join(available())}; or the path of a "
+        "folder of images, a .npz or a .safetensors file"
+    )
 
 
 def default_root() -> Path:
@@ -229,7 +232,7 @@ def find(name: str | Path, root: str | Path | None = None) -> Path | None:
     if str(name) in _SOURCES:
         return None
     if not str(name):  # which as a path is the working folder
-        describe("")
+        raise _unknown("")
     path, root = Path(name).expanduser(), _root(root)
     for candidate in (path, root / path):
         if candidate.exists():
@@ -239,8 +242,7 @@ def find(name: str | Path, root: str | Path | None = None) -> Path | None:
                 return file
     if path.suffix in (".npz", ".safetensors") or len(path.parts) > 1:
         raise FileNotFoundError(f"data: neither {path} nor {root / path} exists")
-    describe(str(path))  # raises with the nearest name
-    raise AssertionError("unreachable")
+    raise _unknown(str(path))
 
 
 def _load_path(path: Path, options: dict[str, Any]) -> Dataset:

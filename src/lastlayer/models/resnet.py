@@ -1,5 +1,6 @@
 """ResNet-18/34/50/101 and their wide versions, with the ImageNet or the CIFAR stem."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch.nn.functional as F
@@ -110,45 +111,31 @@ def resolve_stem(stem: Stem, height: int, width: int) -> Stem:
     return stem
 
 
-def _register(depth: int, parameters: int) -> None:
-    name = f"resnet{depth}"
-
+def _factory(name: str, depth: int, usual_width: float) -> Callable[..., ResNet]:
     def factory(
-        in_shape: tuple[int, ...], *, stem: Stem = "auto", width: float = 1.0, final_relu: bool = True
+        in_shape: tuple[int, ...], *, width: float = usual_width, stem: Stem = "auto", final_relu: bool = True
     ) -> ResNet:
         channels, rows, columns = image_shape(in_shape, name)
         return ResNet(channels, depth, stem=resolve_stem(stem, rows, columns), width=width, final_relu=final_relu)
 
-    register(
-        name,
-        summary=f"ResNet-{depth}; stem by image size (CIFAR up to 64 pixels)",
-        paper="He, Zhang, Ren, Sun 2016; used by papers 000, 001 and 003",
-        in_shape=(3, 224, 224),
-        num_classes=1000,
-        parameters=parameters,
-    )(factory)
-
-
-def _register_wide(depth: int, parameters: int) -> None:
-    name = f"wideresnet{depth}"
-
-    def factory(
-        in_shape: tuple[int, ...], *, width: float = 2.0, stem: Stem = "auto", final_relu: bool = True
-    ) -> ResNet:
-        channels, rows, columns = image_shape(in_shape, name)
-        return ResNet(channels, depth, stem=resolve_stem(stem, rows, columns), width=width, final_relu=final_relu)
-
-    register(
-        name,
-        summary=f"ResNet-{depth} with the maps inside each block times `width` (Zhou et al. 2022: 0.25, 0.5, 1, 2)",
-        paper="Zagoruyko, Komodakis 2016; in this form used by Zhou et al. 2022",
-        in_shape=(3, 32, 32),
-        num_classes=10,
-        parameters=parameters,
-    )(factory)
+    return factory
 
 
 for _depth, _parameters in ((18, 11689512), (34, 21797672), (50, 25557032), (101, 44549160)):
-    _register(_depth, _parameters)
+    register(
+        f"resnet{_depth}",
+        summary=f"ResNet-{_depth}; stem by image size (CIFAR up to 64 pixels)",
+        paper="He, Zhang, Ren, Sun 2016; used by papers 000, 001 and 003",
+        in_shape=(3, 224, 224),
+        num_classes=1000,
+        parameters=_parameters,
+    )(_factory(f"resnet{_depth}", _depth, 1.0))
 for _depth, _parameters in ((18, 22163274), (50, 66847050)):
-    _register_wide(_depth, _parameters)
+    register(
+        f"wideresnet{_depth}",
+        summary=f"ResNet-{_depth} with the maps inside each block times `width` (Zhou et al. 2022: 0.25, 0.5, 1, 2)",
+        paper="Zagoruyko, Komodakis 2016; in this form used by Zhou et al. 2022",
+        in_shape=(3, 32, 32),
+        num_classes=10,
+        parameters=_parameters,
+    )(_factory(f"wideresnet{_depth}", _depth, 2.0))

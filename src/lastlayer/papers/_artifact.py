@@ -306,21 +306,21 @@ def parse(paper: str, text: str) -> dict[str, Artifact]:
             _only(set(choices), [choice], f"{name}, choices")
         taken = {choice: choices[choice] for choice in entry.get("choices", [])}
         made[name] = Artifact(
-            name,
-            entry["where"],
-            entry["shows"],
-            entry.get("columns", {}),
-            taken,
-            entry.get("published"),
-            entry.get("average"),
-            entry.get("curves", False),
-            entry.get("figure"),
-            entry.get("compute"),
-            entry.get("observe"),
-            entry.get("together", False),
-            entry,
-            (content.get("settings", {}), *(c.settings for c in taken.values()), entry.get("settings", {})),
-            content.get("smoke", {}),
+            name=name,
+            where=entry["where"],
+            shows=entry["shows"],
+            columns=entry.get("columns", {}),
+            choices=taken,
+            published=entry.get("published"),
+            average=entry.get("average"),
+            curves=entry.get("curves", False),
+            figure=entry.get("figure"),
+            compute=entry.get("compute"),
+            observe=entry.get("observe"),
+            together=entry.get("together", False),
+            _content=entry,
+            _layers=(content.get("settings", {}), *(c.settings for c in taken.values()), entry.get("settings", {})),
+            _smoke=content.get("smoke", {}),
         )
     return made
 

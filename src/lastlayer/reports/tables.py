@@ -63,7 +63,7 @@ def _legend(summary: Summary) -> str:
 
 def _table(summary: Summary, split: Split, *, hidden: bool) -> str:
     own = [column for column in summary.columns if column.split == split]
-    key = [*summary.leading(split, (*DECISIONS, *FEATURES))]
+    key = summary.leading(split, (*DECISIONS, *FEATURES))
     rest = [column for column in own if column not in key]
     columns = [*key, *(column for column in summary.columns if column.split == "run"), *rest]
     heads = "".join(_head(column, column in rest) for column in columns)
