@@ -19,6 +19,7 @@ _OUTCOME_STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive
 def print_artifact(
     console: Console, artifact: Artifact, observed: Observations, only: Mapping[str, Sequence[str]]
 ) -> None:
+    """The table beside the published numbers, in parts where a terminal is narrow, then choices and lost runs."""
     from rich.table import Table
 
     from lastlayer._parts import parts
@@ -82,6 +83,7 @@ def _value(mean: float, std: float | None, count: int | None = None) -> str:
 
 
 def print_list(console: Console, artifacts: list[Artifact], store: Store, device: str) -> None:
+    """Every artifact: what it shows, on what data, and how long its trials would take here at each size."""
     import torch
     from rich.table import Table
 

@@ -78,7 +78,7 @@ def _command() -> str:
 
 
 def make_folder(option: str, folder: Path) -> None:
-    """A folder to write to, before anything runs: hours later is late to hear that there can be none.
+    """Make a folder to write to, before anything runs: hours later is late to hear that there can be none.
 
     Raises:
         ValueError: naming the option.
@@ -114,7 +114,7 @@ def loss_in_words(trial: Trial) -> str:
 
 
 def refuse_other_data(trials: Sequence[Trial], plan: Plan, dataset: Dataset) -> None:
-    """A trial names its files, not what is in them: runs on other content would be shown as runs on this."""
+    """Raise where a run was done on data that has changed since: a trial names its files, not what is in them."""
     from lastlayer.runs import DamagedFileError
 
     for trial in trials:
@@ -133,7 +133,7 @@ def refuse_other_data(trials: Sequence[Trial], plan: Plan, dataset: Dataset) -> 
 
 
 def _changed_code(trials: Sequence[Trial], plan: Plan) -> list[str]:
-    """A trial names a loss or a model of the user's own, not its code: what older code came to is told as such."""
+    """Notes on runs that were done with older code of a loss or model of the user's own, which trials only name."""
     from lastlayer.runs import DamagedFileError
     from lastlayer.training.parts import changed_code, code_of
 

@@ -83,6 +83,7 @@ def _devices(processor: str) -> list[str]:
 
 
 def threads_here() -> dict[str, Any]:
+    """Torch's threads, the cores there are and those usable, and the load, None where the system does not tell it."""
     import torch
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -117,7 +117,7 @@ def compiled(key: Any, function: RowFunction) -> RowFunction | None:
     """
     if key in _compiled:
         return _compiled[key]
-    made: dict[Any, RowFunction] = {}  # by all of the tensors but their number of rows
+    made: dict[Any, RowFunction] = {}  # by device, dtype and shape of the tensors, but for their number of rows
 
     def guarded(*arguments: Any) -> Any:
         rows = arguments[0].shape[0]

@@ -92,7 +92,7 @@ class Algorithm(Protocol):
 
 
 def refuse_second_derivatives() -> None:
-    """Raise where a gradient is asked for with a graph of its own: it would lack this part without a word."""
+    """Raise where the gradient is to be differentiated once more: it would silently lack this part."""
     if torch.is_grad_enabled():
         raise RuntimeError("linear_loss has no second derivatives (create_graph=True) by chunks: plan 'dense' has them")
 

@@ -209,7 +209,7 @@ def _rows_of_a_program(x: Tensor) -> dict[str, int]:
 
 
 def room_of(z: Tensor) -> int:
-    """Columns of (n, K) that a row has memory for, those that mean nothing included: rows so far apart have it."""
+    """Columns of (n, K) that a row has memory for, by how far rows lie apart; those past K mean nothing."""
     K = z.shape[1]
     return padded(K) if z.stride(0) == padded(K) else K
 

@@ -35,7 +35,7 @@ Numbers = tuple[float, float, float, float]
 
 
 def place(what: str) -> int:
-    """The line of a number that is kept of each row; in the text, which is all that Triton's cache of kernels sees."""
+    """The line that holds a number of each row. Written out here: of a function Triton's cache sees the text alone."""
     return {
         "value": 0,
         "mass": 1,  # what the sample counts in a mean

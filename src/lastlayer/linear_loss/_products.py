@@ -16,7 +16,7 @@ SPLIT_PAYS = 2**33  # n d K, from which a product gains more from whole widths t
 
 
 def padded(K: int) -> int:
-    """Entries of a row of K logits and of what lies between it and the next one, which then begins a width."""
+    """Entries between the beginnings of two rows of K logits: a multiple of WIDTH."""
     return -(-K // WIDTH) * WIDTH
 
 

@@ -34,14 +34,14 @@ class Batch:
         return total if self.divisor is None else total / self.divisor
 
     def reduce_counted(self, per_sample: Tensor) -> Tensor:
-        """The reduction, past which a wholly ignored sample has no gradient, even where the divisor is 0."""
+        """The reduction; a wholly ignored sample gets no gradient, even where the divisor is 0."""
         if self.labels:
             counts = torch.stack([labels.valid for labels in self.labels]).any(0)
             per_sample = torch.where(counts, per_sample, 0.0)
         return self.reduce(per_sample)
 
     def counted_part(self, labels: Labels, part: Tensor) -> Tensor:
-        """What losses (N,) of one of the labels of each sample come to: weighted, shared, and 0 where ignored."""
+        """Losses (N,) of one label of each sample, times its class weight and its share; 0 where it is ignored."""
         if self.class_weight is not None:
             part = part * self.class_weight[labels.index.squeeze(1)]
         return torch.where(labels.valid, labels.share * part, 0.0)
@@ -60,7 +60,7 @@ class Batch:
     def entries(self, low: int, high: int, K: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
         """For each label of a sample, its place in the tile and its share, (N, 1) each; share 0 where not in the tile.
 
-        A label that is no class is left out of range at the ends, so that the device says so.
+        A label that is no class stays out of range in the first and in the last tile, so that the device raises.
         """
         for labels in self.labels:
             index, share = labels.index - low, (labels.valid.to(dtype) * labels.share).unsqueeze(1)
