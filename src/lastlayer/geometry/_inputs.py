@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-INTEGERS = frozenset(
-    {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64}
-)
+from lastlayer._dtypes import INTEGERS
+
 SQUARABLE = 1e140
 """Sums of squares of numbers up to this, and down to its inverse, are far inside the range of float64."""
 

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lastlayer._dtypes import INTEGERS
+
 
 class Head(nn.Module):
     """Features to logits: `F.linear(head.features(x), *head.linear())`.
@@ -82,8 +84,7 @@ class Head(nn.Module):
     def _classes(self, k: int | Sequence[int] | Tensor) -> Tensor:
         """Class indices as int64 on the weight's device, (m,) or without a dimension."""
         classes = k if isinstance(k, Tensor) else _as_tensor(k)
-        whole = not (classes.is_floating_point() or classes.is_complex() or classes.dtype is torch.bool)
-        if classes.dim() > 1 or (classes.numel() and not whole):
+        if classes.dim() > 1 or (classes.numel() and classes.dtype not in INTEGERS):
             raise TypeError(f"k must be a class index 0..{self.num_classes - 1} or a list of them, got {_shown(k)}")
         classes = classes.long()
         # Checked before it goes to a GPU, which a process cannot use any more after an index out of range.

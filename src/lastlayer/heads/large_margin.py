@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lastlayer._dtypes import INTEGERS
 from lastlayer.heads._head import Head, initial_weight
 from lastlayer.losses._target import check_label_range
 from lastlayer.losses.large_margin import row_norms, shrink
@@ -72,7 +73,7 @@ class LargeMarginHead(Head):
         logits = super().forward(x)
         if target is None or not self.training:
             return logits
-        if not isinstance(target, Tensor) or target.is_floating_point() or target.dtype is torch.bool:
+        if not isinstance(target, Tensor) or target.dtype not in INTEGERS:
             given = target.dtype if isinstance(target, Tensor) else type(target).__name__
             raise TypeError(f"target must be class indices in an integer dtype, got {given}")
         if x.dim() != 2 or target.shape != x.shape[:1]:

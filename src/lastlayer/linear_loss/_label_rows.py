@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
+from lastlayer._dtypes import INTEGERS
 from lastlayer.linear_loss._compiled import batch_kernels, kernels, label_kernels
 from lastlayer.linear_loss._function import Gradients, Layer
 from lastlayer.linear_loss._label_losses import COUPLED, LINES, RowLoss, has_form, row_loss
@@ -25,9 +26,7 @@ def takes(target: Target, name: str, loss: Loss, features: Tensor, K: int, rows:
     N, d = features.shape
     if K < NARROW or N == 0 or kernels(features) is None:
         return False
-    if not isinstance(target, Tensor) or target.shape != (N,):
-        return False
-    if target.dtype is torch.bool or target.is_floating_point() or target.is_complex():
+    if not isinstance(target, Tensor) or target.shape != (N,) or target.dtype not in INTEGERS:
         return False
     if name in COUPLED and min(rows, ONE_PROGRAM) < N:
         return False

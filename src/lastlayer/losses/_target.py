@@ -15,16 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lastlayer._dtypes import INTEGERS
 from lastlayer.losses._module import at_least_float32
 
 Reduction = Literal["none", "mean", "sum"]
 MixedPair = tuple[Tensor, Tensor, "Tensor | float"]
 Target = Tensor | MixedPair
 
-_INTEGERS = {
-    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
-    torch.uint16, torch.uint32, torch.uint64,
-}  # fmt: skip
 _always_check_labels = False
 
 
@@ -221,7 +218,7 @@ def _read_labels(
             f"target must be class indices of shape {expected} or class probabilities of shape {tuple(logits.shape)} "
             f"for {name} of shape {tuple(logits.shape)}, got shape {tuple(labels.shape)}"
         )
-    if labels.dtype not in _INTEGERS:
+    if labels.dtype not in INTEGERS:
         raise TypeError(
             f"class indices must be integers, got {labels.dtype}: convert with target.long(), or give class "
             f"probabilities of shape {tuple(logits.shape)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lastlayer._dtypes import INTEGERS
 from lastlayer.losses._classes import Selection, evaluate, softplus
 from lastlayer.losses._module import Loss, at_least_float32, register
 from lastlayer.losses._target import (
@@ -100,7 +101,7 @@ def _check_num_noise(num_noise: int) -> None:
 
 def read_samples(samples: Tensor, problem: Problem) -> Tensor:
     """Bring drawn labels to (N, t, ...)."""
-    if not isinstance(samples, Tensor) or samples.is_floating_point() or samples.dtype is torch.bool:
+    if not isinstance(samples, Tensor) or samples.dtype not in INTEGERS:
         raise TypeError("samples must be a tensor of class indices in an integer dtype")
     rows, extra = problem.logits.shape[0], problem.logits.shape[2:]
     check_label_range("samples", samples.long(), problem.logits.shape[1])

@@ -9,6 +9,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from lastlayer._dtypes import INTEGERS
+
 Logits: TypeAlias = Tensor | Callable[[], Iterable[Tensor]]
 """An (N, K) tensor, or a function without arguments that yields it as column blocks (N, b) in class order."""
 
@@ -17,7 +19,7 @@ def check_labels(target: Tensor, samples: int, device: torch.device) -> Tensor:
     """Labels as int64 on `device`; their range is the caller's to check, since that waits for a GPU."""
     if not isinstance(target, Tensor):
         raise TypeError(f"target must be a tensor of class indices, got {type(target).__name__}")
-    if target.dtype == torch.bool or target.is_floating_point() or target.is_complex():
+    if target.dtype not in INTEGERS:
         raise TypeError(
             f"target must hold class indices in an integer dtype, got {target.dtype}; "
             "class probabilities have no ranking: pass probabilities.argmax(dim=1)"
