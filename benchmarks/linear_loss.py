@@ -42,7 +42,7 @@ from lastlayer import losses
 from lastlayer._timing import measure_both, replay_seconds, seconds_of_both, training_step
 from lastlayer.cli._bench_steps import Inputs, on_layer, on_whole_layer
 from lastlayer.linear_loss import Plan, _label_rows, plan
-from lastlayer.linear_loss.plan import AGAINST_OTHERS, BY_CLASSES
+from lastlayer.linear_loss.plan import AGAINST_OTHERS, BY_CLASSES, NEVER
 
 Shape = tuple[int, int, int]  # N, d, K
 SHAPES: dict[str, list[Shape]] = {
@@ -50,7 +50,7 @@ SHAPES: dict[str, list[Shape]] = {
     "cuda": [(8192, 512, 1000), (8192, 2048, 32768), (8192, 4096, 131072), (256, 512, 1_000_000)],
 }
 QUICK_SHAPES: dict[str, list[Shape]] = {"cpu": [(512, 32, 1000), (32, 32, 20000)], "cuda": [(4096, 512, 8192)]}
-NAMES = [name for name in losses.available() if name not in ("kd", "fn-kd")]
+NAMES = [name for name in losses.available() if name not in NEVER]
 
 
 @dataclass

@@ -99,7 +99,8 @@ class Settings:
                 plan's finished runs were trained on.
         """
         from lastlayer.losses import entry
-        from lastlayer.training.parts import DISTILLING, load_data
+        from lastlayer.losses.distillation import DISTILLING
+        from lastlayer.training.parts import load_data
 
         for loss in losses:
             entry(loss.split(":")[0])  # a misspelt name is told before large data is read

@@ -10,6 +10,8 @@ from lastlayer.losses._classes import Selection, evaluate
 from lastlayer.losses._module import Loss, register
 from lastlayer.losses._target import Target, check_range, read, read_scores
 
+DISTILLING = ("kd", "fn-kd")  # names of the losses that learn from a teacher
+
 
 def distillation(
     logits: Tensor,

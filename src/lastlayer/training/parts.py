@@ -12,11 +12,11 @@ from typing import Any
 from lastlayer import data, losses, models
 from lastlayer._imports import digest
 from lastlayer._words import nearest
+from lastlayer.losses.distillation import DISTILLING
 from lastlayer.models.external import find_factory
 from lastlayer.training.network import HEAD_CLASSES, Network
 from lastlayer.training.trial import DataChoice, HeadChoice, Trial
 
-DISTILLING = ("kd", "fn-kd")  # losses that learn from a teacher
 ADAPTIVE_LR = 1e-3
 ADAMW_DECAY = 0.05  # both from table 6 of Soft Logit Normalization
 
