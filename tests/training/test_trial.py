@@ -11,7 +11,9 @@ import pytest
 
 from lastlayer import data
 from lastlayer.training import DataChoice, HeadChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
+from lastlayer.training.network import HEAD_CLASSES
 from lastlayer.training.parts import load_data
+from lastlayer.training.trial import HEADS
 
 
 def test_a_trial_survives_json() -> None:
@@ -111,6 +113,10 @@ def test_defaults_that_depend_on_the_loss_are_written_out() -> None:
     given = Trial(loss=LossChoice("sln"), optimiser=Optimiser(lr=0.3)).resolved()
     assert (given.optimiser.lr, given.optimiser.weight_decay) == (0.3, 5e-3)
     assert dataclasses.replace(sln, seed=1).resolved() == dataclasses.replace(sln, seed=1)
+
+
+def test_every_head_can_be_named() -> None:
+    assert set(HEADS) == set(HEAD_CLASSES)
 
 
 def test_margin_losses_get_the_head_they_need() -> None:

@@ -15,6 +15,8 @@ from lastlayer._words import nearest
 from lastlayer.training._fields import Options, from_dict, one_of, settle, within
 
 LARGEST_SEED = 2**62  # a step beyond it torch takes no seed
+# the names of network.HEAD_CLASSES: a trial is described without the classes, which bring in torch
+HEADS = ("linear", "normalized", "batch-norm", "simplex", "large-margin")
 
 
 @dataclass(frozen=True)
@@ -276,6 +278,3 @@ class Trial:
         from lastlayer.training.parts import check_parts
 
         return check_parts(self, data_root)
-
-
-HEADS = ("linear", "normalized", "batch-norm", "simplex", "large-margin")
