@@ -150,6 +150,7 @@ def test_claims_are_judged_after_the_artifact_they_rest_on(call, tmp_path):
         (("bn_wd.fig7", "--out", ".", "--runs", "/dev/null/x"), "--runs /dev/null/x: no folder can be made"),
         (("sln.table1", "--workers", "0"), "--workers"),
         (("--scorecard", "bn_wd.fig9"), "no claim rests on bn_wd.fig9"),
+        (("--scorecard", "003-99"), "there is no claim 003-99"),
     ],
 )
 def test_mistakes_end_in_one_line(call, tmp_path, arguments, message):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lastlayer._words import nearest
 from lastlayer.cli._reproduce_print import print_artifact, print_list, print_scorecard, print_verdicts
 from lastlayer.cli._running import counted, make_folder, run, say_stopped
 from lastlayer.cli.compare import MOST_SEEDS
@@ -175,6 +177,8 @@ def _claims(names: list[str] | None) -> list[str]:
     if not names:
         return list(known)
     others = [name for name in names if name not in known]
+    if unknown := next((name for name in others if re.fullmatch(r"\d+-\d+", name)), None):
+        raise ValueError(f"there is no claim {unknown}{nearest(unknown, known)}; --scorecard alone shows all claims")
     artifacts = {one.name for one in _chosen(others)} if others else set()
     wanted = [claim for claim, needs in known.items() if claim in names or artifacts & set(needs)]
     if not wanted:

@@ -79,13 +79,16 @@ def linear_loss(
             margins and mse of class probabilities.
 
     On a GPU a chunk of rows is computed in place and in the layer's dtype, by Triton kernels for one label a sample and
-    by torch.compile for other targets and losses: the first call of a loss takes seconds. Where compiling fails, eager
-    code goes on and a warning says so. By kernels one chunk of all samples waits for the backward pass to become the
-    gradient there, and reduction "none" takes no fourth product; `max-margin` takes three up to N d K = 2^39, as does
-    `batch-max-margin` in one chunk of up to 2^18 samples; `large-margin` has float32 logits and takes four in several
-    chunks. The gradient of a bfloat16 weight is summed in float32 in its own memory and half as much again, or not at
-    all where there is one chunk. What eager code does, values without a gradient and losses whose own numbers are
-    learnt, it does in chunks of 2^26 logits.
+    by torch.compile for other targets and losses:
+        - The first call of a loss takes seconds. Where compiling fails, eager code goes on and a warning says so.
+        - If one chunk has all samples, its logits wait for the backward pass and become the gradient there, so that
+          reduction "none" takes no fourth product.
+        - `max-margin` takes three products up to N d K = 2^39, and so does `batch-max-margin` in one chunk of up to
+          2^18 samples; `large-margin` has float32 logits and takes four in several chunks.
+        - The gradient of a bfloat16 weight is summed in float32, in its own memory and half as much again; one chunk
+          needs no sum.
+        - Values without a gradient, and losses whose own numbers are learnt, are left to eager code, in chunks of 2^26
+          logits.
 
     With `group`: ce, ls, sln, ln, self-norm, logit-adjusted, bce and batch-ce, by tiles of classes. At most five
     numbers a sample are reduced over ranks, and in the backward pass the features' gradient.

@@ -66,18 +66,23 @@ def plan(
 ) -> Plan:
     """Choose how to compute a loss on a linear layer: all logits at once, chunks of rows, or tiles of classes.
 
+    On a CPU:
         dense     N K <= 2^24
         rows      chunks of 2048 samples, or of as many as have 2^24 logits, or of 2^26 / K >= 512 where that is less
         classes   otherwise, and for `mse`, whose sum of squares needs no logits at all, unless d is much larger than N:
                   tiles of 2^22 logits, or of 4096 classes where that is more, of 2^26 logits at most
 
-    On a GPU a chunk is computed in place, so there are 2^28 logits in one: rows if those are of 512 samples or of all;
-    but of `large-margin` of class probabilities, whose chunks also read and write the whole weight, as above. A tile
-    has 2^25. Dense goes up to 2^20 logits only, from 10 classes on, where a loss of labels has kernels; but
-    `large-margin`, whose kernels have many small steps between them, is dense up to 2^24 all the same, and up to 2^26
-    where the features are four times as wide as the logits; a chunk of it has no more than 2^28 features either. Batch
-    losses of more than 2^18 samples, which kernels do not couple, are dense up to 2^26 too: what takes their place goes
-    over the features several times.
+    On a GPU, where a chunk is computed in place:
+        dense     N K <= 2^20 for labels, ten classes or more and a loss that has kernels; else N K <= 2^24
+        rows      chunks of 2^28 logits, if those are all samples or at least 512
+        classes   otherwise, and for `mse` as above: tiles of 2^25 logits
+
+    but there
+        - `large-margin` of labels is dense up to 2^24 logits, as its kernels have many small steps between them, and up
+          to 2^26 where the features are four times as wide as the logits; a chunk has at most 2^28 features too;
+        - `large-margin` of class probabilities goes by the sizes of a CPU: its chunks read and write the whole weight;
+        - batch losses of more than 2^18 samples are dense up to 2^26 logits: kernels do not couple as many, and what
+          takes their place goes over the features several times.
 
     A loss that has no form by class tiles takes rows whatever their number; `why` says so.
 
