@@ -327,3 +327,25 @@ def test_inputs_and_hyperparameters_may_be_named_in_a_call() -> None:
     assert torch.equal(losses.NceLoss()(z, y, samples=drawn), losses.nce(z, y, samples=drawn))
     with pytest.raises(ValueError, match="num_classes=5"):
         loss(logits=torch.randn(3, 4), target=y)
+
+
+def test_a_forward_of_ones_own_is_told_from_the_common_one():
+    class Renamed(losses.FocalLoss):
+        pass
+
+    class Own(losses.FocalLoss):
+        def forward(self, *inputs, **named):
+            return 2 * super().forward(*inputs, **named)
+
+    class Doubled:
+        def forward(self, *inputs, **named):
+            return 2 * super().forward(*inputs, **named)
+
+    class Mixed(Doubled, losses.FocalLoss):
+        pass
+
+    logits, target = torch.randn(3, 4), torch.tensor([0, 1, 3])
+    for made, plain in ((losses.FocalLoss, True), (Renamed, True), (Own, False), (Mixed, False)):
+        assert made.only_calls_function() is plain
+        once = losses.focal(logits, target)
+        torch.testing.assert_close(made()(logits, target), once if plain else 2 * once)

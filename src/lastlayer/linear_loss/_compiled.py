@@ -88,7 +88,7 @@ def losses_and_gradient(loss: Loss) -> RowFunction | None:
 
     Made once for a loss and its numbers. Its tensors (`tensors_of`) are arguments, so that their values may change.
     """
-    if type(loss).forward is not Loss.forward:  # does more than call its function
+    if not loss.only_calls_function():
         return None
     function = type(loss).function
     tensors = tensors_of(loss)

@@ -93,7 +93,7 @@ VECTORS = {"weight", "counts"}  # the hyperparameters that may be tensors; any o
 
 def has_form(name: str, loss: Loss) -> bool:
     """Whether the kernels can compute the loss."""
-    if name not in FORMS or type(loss).forward is not Loss.forward:
+    if name not in FORMS or not loss.only_calls_function():
         return False
     options: dict[str, Any] = loss.hyperparameters()
     if options.get("group") is not None:

@@ -37,6 +37,7 @@ class Loss(nn.Module):
     aligned: ClassVar[bool] = False
     learning_rate: ClassVar[float] = 0.1
     weight_decay: ClassVar[float] = 1e-4
+    _common_forward: ClassVar[Callable[..., Tensor] | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -45,8 +46,13 @@ class Loss(nn.Module):
         if cls.forward is Loss.forward:
             # torch.compile counts recompilations by code, and gives up after eight: not one code for all losses.
             code = Loss.forward.__code__.replace(co_name=f"forward of {cls.__name__}")
-            cls.forward = FunctionType(code, globals(), "forward")  # type: ignore[method-assign]
+            cls._common_forward = cls.forward = FunctionType(code, globals(), "forward")  # type: ignore[method-assign]
             cls.forward.__doc__ = Loss.forward.__doc__
+
+    @classmethod
+    def only_calls_function(cls) -> bool:
+        """Whether a call does no more than call the function: False for a subclass with a `forward` of its own."""
+        return cls.forward is cls._common_forward
 
     @classmethod
     def _parameters_of_function(cls) -> list[inspect.Parameter]:
