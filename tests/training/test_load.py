@@ -95,3 +95,36 @@ def test_a_loaded_run_at_a_prompt_shows_what_it_is_and_not_all_it_holds(run):
     assert "CrossEntropyLoss" in shown
     assert "class_names=('0', " in shown
     assert len(shown) < 2000
+
+
+REMEMBERING = """
+import torch
+from lastlayer.losses import CrossEntropyLoss
+
+class Counting(CrossEntropyLoss):
+    def __init__(self, num_classes=None, **options):
+        super().__init__(num_classes, **options)
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, logits, target):
+        self.steps += 1
+        return super().forward(logits, target)
+
+    def probabilities(self, logits):
+        return super().probabilities(logits / (1 + self.steps))
+"""
+
+
+def test_a_loaded_loss_has_what_it_remembered(tmp_path, monkeypatch):
+    (tmp_path / "remembering_loss.py").write_text(REMEMBERING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    loaded = lastlayer.load(train(tmp_path / "run", "remembering_loss.Counting", "iris"))
+    steps = 120 // 16  # a fifth of the 150 samples is tested on
+    inputs = torch.rand(5, 4)
+    expected = (loaded.network(inputs) / (1 + steps)).softmax(1)
+    torch.testing.assert_close(loaded.probabilities(inputs), expected)
+
+
+def test_a_loaded_loss_has_the_counts_it_was_trained_with(tmp_path):
+    loaded = lastlayer.load(train(tmp_path / "run", "logit-adjusted", "iris"))
+    assert loaded.loss.counts.tolist() == data.load("iris").train_counts.tolist()

@@ -14,7 +14,7 @@ from lastlayer import losses
 from lastlayer.data import Normalize
 from lastlayer.models import create
 from lastlayer.runs import RunFolder
-from lastlayer.training.network import HEAD_CLASSES, Network
+from lastlayer.training.network import HEAD_CLASSES, LOSS, Network
 from lastlayer.training.trial import Trial
 
 
@@ -102,8 +102,10 @@ def load(run: str | Path | RunFolder, device: torch.device | str = "cpu") -> Loa
     normalize = facts["normalize"]
     mean, std = (None if normalize[key] is None else tuple(normalize[key]) for key in ("mean", "std"))
     network = Network(Normalize(mean, std, normalize["scale"]), backbone, head)
+    weights = folder.tensors("weights")
+    remembered = {name.removeprefix(LOSS): weights.pop(name) for name in list(weights) if name.startswith(LOSS)}
     try:
-        network.load_state_dict(folder.tensors("weights"))  # copied from the file's map: the file may go afterwards
+        network.load_state_dict(weights)  # copied from the file's map: the file may go afterwards
     except RuntimeError as error:  # as of a model from elsewhere whose code is another now
         raise ValueError(
             f"the weights of {folder.path} do not fit model {trial.model.name}: bring back the code they were trained "
@@ -113,6 +115,7 @@ def load(run: str | Path | RunFolder, device: torch.device | str = "cpu") -> Loa
     if trial.loss.name == "logit-adjusted":
         given.setdefault("counts", [1] * len(names))  # prediction uses the plain logits
     loss = losses.create(trial.loss.name, len(names), **given)
+    loss.load_state_dict(remembered, strict=False)  # runs of earlier versions wrote none
     return Loaded(network.to(device).eval(), loss.to(device), names, trial, result)
 
 

@@ -17,7 +17,7 @@ from lastlayer.runs import RunFolder
 from lastlayer.training import measuring
 from lastlayer.training.logging import Logger, make_logger
 from lastlayer.training.machine import describe_machine
-from lastlayer.training.network import Network
+from lastlayer.training.network import LOSS, Network
 from lastlayer.training.parts import changed_code, code_of, load_data, make_network
 from lastlayer.training.ranks import Ranks
 from lastlayer.training.saving import Saver
@@ -248,7 +248,8 @@ def _finish(
         "machine": describe_machine(training.device),
         "code": code_of(trial),
     }
-    weights = training.network.state_dict()
+    remembered = {f"{LOSS}{name}": value for name, value in training.loss.state_dict().items()}
+    weights = {**training.network.state_dict(), **remembered}
     if dataset.validation is not None:
         made = yield from training.outputs(dataset.validation)
         result["measures"]["validation"] = measuring.measure(

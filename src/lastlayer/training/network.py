@@ -14,6 +14,7 @@ HEAD_CLASSES: dict[str, type[heads.Head]] = {
     "simplex": heads.SimplexHead,
     "large-margin": heads.LargeMarginHead,
 }
+LOSS = "loss."  # before the names of the loss's own tensors, where they are written beside the network's
 
 
 class Network(nn.Module):
