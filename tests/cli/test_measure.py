@@ -267,3 +267,11 @@ def test_a_terminal_sees_what_is_being_measured(tmp_path):
     assert said.exit_code == 0
     assert f"measuring {file}" in said.stderr
     assert "measuring" not in runner.invoke(app, ["measure", file], env={"FORCE_COLOR": ""}).stderr
+
+
+def test_one_class_alone_is_told_as_the_reason_for_nan(tmp_path):
+    content = arrays()
+    result = run(save(tmp_path / "a.npz", {**content, "target": np.full(90, 2)}))
+    assert "every label is 2: what compares classes is nan" in result.stderr
+    assert "nan" in result.stdout
+    assert "every label" not in run(save(tmp_path / "b.npz", content)).stderr

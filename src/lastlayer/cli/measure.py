@@ -66,6 +66,8 @@ def measure(
                 values = evaluate(**arrays)
         except (TypeError, ValueError) as error:
             _refuse(file, str(error))
+        if len(classes := set(arrays["target"].tolist())) == 1:
+            typer.echo(f"{file}: every label is {classes.pop()}: what compares classes is nan", err=True)
         snapshots.append((file, arrays, values))
 
     if as_json:
