@@ -325,7 +325,9 @@ class Lent:
 def test_dropout_on_a_gpu_draws_from_the_trials_own_generator(monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training(varied()[9], data.load("digits"))
     common, met = Lent(), []
-    monkeypatch.setattr(torch.cuda, "default_generators", {training.generator.device.index: common})
+    assert training.generator.device.index is None  # as that of "cuda", where torch has a tuple of generators
+    monkeypatch.setattr(torch.cuda, "default_generators", (Lent(), common))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     training.network.backbone.register_forward_hook(lambda *_: met.append(common.state))
     training.device = torch.device("cuda")  # its tensors are on the CPU all the same
     training.step()

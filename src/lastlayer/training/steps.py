@@ -323,7 +323,8 @@ class Training:
         along, and its replays leave the global one, which other trials borrow too, alone.
         """
         if self.device.type == "cuda":
-            common = torch.cuda.default_generators[self.generator.device.index]
+            index = self.generator.device.index  # None of "cuda", which is the device that is current
+            common = torch.cuda.default_generators[torch.cuda.current_device() if index is None else index]
             before = common.graphsafe_get_state()
             common.graphsafe_set_state(self.generator)
             try:
