@@ -83,6 +83,19 @@ class Averaged(CrossEntropyLoss):
         value = super().forward(logits, target)
         self.average.lerp_(value.detach(), 0.1)
         return value / self.average
+
+class Late(CrossEntropyLoss):
+    def get_extra_state(self):
+        return {"version": 1}
+
+    def set_extra_state(self, state):
+        pass
+
+    def forward(self, logits, target):
+        value = super().forward(logits, target)
+        if not hasattr(self, "first"):
+            self.register_buffer("first", value.detach().clone())
+        return value / self.first
 """
 
 
@@ -307,6 +320,24 @@ def test_a_training_on_streamed_data_falls_from_compiled_to_eager_too(
     assert deterministic == (
         [False] if breaks else [False, True, True]
     )  # tried, and then run with one choice of kernels
+
+
+@pytest.mark.usefixtures("own_losses")
+def test_a_step_is_tried_with_a_loss_that_makes_a_buffer_then_or_has_extra_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def tried(training: Training) -> _graphs.Step:
+        training.step()
+        return training.step
+
+    monkeypatch.setattr(_graphs, "_captured", tried)
+    monkeypatch.setattr(_graphs, "_compiled_objective", lambda: objective)
+    choice = LossChoice("losses_in_a_pack.Late")
+    training = Training(dataclasses.replace(TRIAL, loss=choice).resolved(), data.load("digits"))
+    before = {name: value.clone() for name, value in training.network.state_dict().items()}
+    _graphs._fastest_step(training)
+    assert "first" in training.loss.state_dict()
+    assert all(torch.equal(value, before[name]) for name, value in training.network.state_dict().items())
 
 
 class Lent:

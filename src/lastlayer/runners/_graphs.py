@@ -138,7 +138,7 @@ def _captured(training: Training) -> Step:
 
 def _snapshot(training: Training) -> dict[str, Any]:
     return {
-        "values": [tensor.detach().clone() for tensor in _tensors(training)],
+        "values": {name: tensor.detach().clone() for name, tensor in _tensors(training).items()},
         "optimiser": {
             id(p): {name: v.clone() for name, v in state.items() if isinstance(v, torch.Tensor)}
             for p, state in training.optimiser.state.items()
@@ -151,8 +151,9 @@ def _snapshot(training: Training) -> dict[str, Any]:
 def _restore(training: Training, before: dict[str, Any]) -> None:
     """Undo the warm-up in place: a captured graph knows tensors by their address."""
     with torch.no_grad():
-        for tensor, value in zip(_tensors(training), before["values"], strict=True):
-            tensor.copy_(value)
+        for name, tensor in _tensors(training).items():
+            if name in before["values"]:  # a loss of the user's own may make a buffer in its first call
+                tensor.copy_(before["values"][name])
         for parameter, state in training.optimiser.state.items():
             kept = before["optimiser"].get(id(parameter), {})
             for name, value in state.items():
@@ -163,7 +164,12 @@ def _restore(training: Training, before: dict[str, Any]) -> None:
     training.number = before["number"]
 
 
-def _tensors(training: Training) -> list[torch.Tensor]:
-    """What a step changes, but for the state of the optimiser."""
-    counters = [training.cursor, training.total, training.correct, training.first_bad, training.rate]
-    return [*training.network.state_dict().values(), *training.loss.state_dict().values(), *counters]
+def _tensors(training: Training) -> dict[str, torch.Tensor]:
+    """What a step changes, but for the state of the optimiser; a module's extra state may be anything, and is left."""
+    counters = ("cursor", "total", "correct", "first_bad", "rate")
+    named = {
+        **{f"network.{name}": value for name, value in training.network.state_dict().items()},
+        **{f"loss.{name}": value for name, value in training.loss.state_dict().items()},
+        **{name: getattr(training, name) for name in counters},
+    }
+    return {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
