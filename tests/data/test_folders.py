@@ -118,6 +118,15 @@ def test_a_file_that_is_no_image_is_told_without_an_address_in_memory(tmp_path: 
     assert str(raised.value).endswith(told)
 
 
+def test_a_link_to_nothing_is_an_image_that_cannot_be_decoded(tmp_path: Path) -> None:
+    make(tmp_path, "a", "b")
+    (tmp_path / "a/0.png").unlink()
+    (tmp_path / "a/0.png").symlink_to(tmp_path / "gone.png")
+    with pytest.raises(data.CorruptFileError, match=r"a/0.png cannot be decoded as an image: No such file or dir\w+$"):
+        data.load(tmp_path)
+    assert data.check(str(tmp_path)).status == "corrupt"
+
+
 def test_missing_pillow_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, "a", "b")
     monkeypatch.setitem(sys.modules, "PIL", None)

@@ -77,6 +77,8 @@ def decode(path: Path, size: int | None, colour: bool) -> tuple[Tensor, bytes]:
 
 def _undecodable(path: Path, error: Exception) -> CorruptFileError:
     """Pillow tells a file whose kind it does not know by an address in memory, or by the path a second time."""
+    if isinstance(error, OSError) and error.strerror is not None:  # of the system: a link to nothing, no permission
+        return CorruptFileError(f"{path} cannot be decoded as an image: {error.strerror}")
     if not path.stat().st_size:
         return CorruptFileError(f"{path} cannot be decoded as an image: the file is empty")
     reason = "its content is of no known image format" if "cannot identify" in str(error) else error
