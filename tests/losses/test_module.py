@@ -349,3 +349,12 @@ def test_a_forward_of_ones_own_is_told_from_the_common_one():
         assert made.only_calls_function() is plain
         once = losses.focal(logits, target)
         torch.testing.assert_close(made()(logits, target), once if plain else 2 * once)
+
+
+def test_forward_of_a_loss_is_named_annotated_and_pickled_as_its_own():
+    forward = losses.FocalLoss.forward
+    assert (forward.__module__, forward.__qualname__) == ("lastlayer.losses.focal", "FocalLoss.forward")
+    assert inspect.signature(forward) == inspect.signature(losses.Loss.forward)
+    assert forward.__doc__ == losses.Loss.forward.__doc__
+    assert pickle.loads(pickle.dumps(forward)) is forward
+    assert not hasattr(forward, "__wrapped__")

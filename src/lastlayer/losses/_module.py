@@ -5,6 +5,7 @@ Adding a loss is adding a file: a function, a class that names it, and `register
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,8 +47,10 @@ class Loss(nn.Module):
         if cls.forward is Loss.forward:
             # torch.compile counts recompilations by code, and gives up after eight: not one code for all losses.
             code = Loss.forward.__code__.replace(co_name=f"forward of {cls.__name__}")
-            cls._common_forward = cls.forward = FunctionType(code, globals(), "forward")  # type: ignore[method-assign]
-            cls.forward.__doc__ = Loss.forward.__doc__
+            own_forward = functools.update_wrapper(FunctionType(code, globals()), Loss.forward)
+            del own_forward.__wrapped__  # by which torch.compile would come back to the common code
+            own_forward.__module__, own_forward.__qualname__ = cls.__module__, f"{cls.__qualname__}.forward"
+            cls._common_forward = cls.forward = own_forward  # type: ignore[method-assign]
 
     @classmethod
     def only_calls_function(cls) -> bool:
