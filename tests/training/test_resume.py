@@ -217,18 +217,25 @@ def test_a_run_goes_on_with_as_many_threads_as_it_began_with(tmp_path: Path) -> 
     assert RunFolder(tmp_path / "cut").result()["machine"]["threads"] == 2
 
 
-def test_an_optimiser_that_goes_on_on_another_device_is_the_one_made_for_it(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("checkpoint_after_every_epoch")
+def test_a_run_that_goes_on_on_another_kind_of_device_has_its_optimiser_and_generator(tmp_path: Path) -> None:
     trial = dataclasses.replace(TRIAL, optimiser=Optimiser("adam")).resolved()
     run = cut_after(trial, tmp_path / "run", 2)
     state = run.load_checkpoint()
     assert state is not None
     for group in state["optimiser"]["param_groups"]:  # as a GPU leaves them
         group.update(lr=torch.tensor(group["lr"]), capturable=True)
+    state["generator"] = torch.zeros(16, dtype=torch.uint8)  # of another kind than a CPU's
     training = Training(trial, load_data(trial.data))
     before = [(group["lr"], group["capturable"]) for group in training.optimiser.param_groups]
     training.restore(state)
     assert [(group["lr"], group["capturable"]) for group in training.optimiser.param_groups] == before
     assert isinstance(before[0][0], float)
+    first = Training(trial, load_data(trial.data))
+    for one in (training, first):
+        for _ in one.train_epoch():
+            pass
+    assert not torch.equal(training.order, first.order)  # not the first epoch's once more
 
 
 def test_one_class_is_no_classification(tmp_path: Path) -> None:

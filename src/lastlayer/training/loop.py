@@ -248,8 +248,9 @@ def _finish(
         "machine": describe_machine(training.device),
         "code": code_of(trial),
     }
-    remembered = {f"{LOSS}{name}": value for name, value in training.loss.state_dict().items()}
-    weights = {**training.network.state_dict(), **remembered}
+    remembered = training.loss.state_dict().items()  # one of the user's own may hold more than tensors
+    weights = training.network.state_dict()
+    weights |= {f"{LOSS}{name}": value for name, value in remembered if isinstance(value, Tensor)}
     if dataset.validation is not None:
         made = yield from training.outputs(dataset.validation)
         result["measures"]["validation"] = measuring.measure(

@@ -186,10 +186,18 @@ class Training:
         self.optimiser.load_state_dict(state["optimiser"])
         for group, kept in zip(self.optimiser.param_groups, own, strict=True):
             group.update(kept)
-        self.generator.set_state(state["generator"].cpu())
+        drawn = state["generator"].cpu()
+        if len(drawn) == len(self.generator.get_state()):
+            self.generator.set_state(drawn)
+        else:  # begun on another kind of device, whose generator is of another kind
+            self.generator.manual_seed(self._seed_of_epoch)
         self.dropout_state = state["dropout"].cpu()
         self.last = state["last"]
         self.best = state["best"]
+
+    @property
+    def _seed_of_epoch(self) -> int:
+        return self.trial.seed + 1_000_003 * self.epoch
 
     def train_epoch(self) -> Iterator[Progress]:
         """Train for one epoch, yielding after each step.
@@ -199,10 +207,10 @@ class Training:
         """
         self.network.train()
         if self.ranks is not None:  # the same order on every rank, now and after a resume
-            self.generator.manual_seed(self.trial.seed + 1_000_003 * self.epoch)
+            self.generator.manual_seed(self._seed_of_epoch)
         torch.randperm(len(self.order), generator=self.generator, device=self.device, out=self.order)
         if self.ranks is not None:  # and augmentations of their own
-            self.generator.manual_seed(self.trial.seed + 1_000_003 * self.epoch + 101 * (self.ranks.rank + 1))
+            self.generator.manual_seed(self._seed_of_epoch + 101 * (self.ranks.rank + 1))
         if not self.resident:
             self.stream = streaming.batches(self.dataset.train, self._own_order(), self.part, self.device)
         self.number = self.epoch * self.steps_per_epoch
