@@ -279,14 +279,20 @@ def test_a_training_falls_from_graph_to_compiled_to_eager_and_keeps_its_state(
     assert (training.objective is objective) == (len(said) == 2 or compiled is objective)
 
 
-@pytest.mark.usefixtures("own_losses")
-def test_a_step_that_is_tried_leaves_what_a_loss_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def tried_in_place_of_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU captures nothing, but can try a step as capturing does."""
+
     def tried(training: Training) -> _graphs.Step:
         training.step()
         return training.step
 
     monkeypatch.setattr(_graphs, "_captured", tried)
     monkeypatch.setattr(_graphs, "_compiled_objective", lambda: objective)
+
+
+@pytest.mark.usefixtures("own_losses", "tried_in_place_of_captured")
+def test_a_step_that_is_tried_leaves_what_a_loss_remembers() -> None:
     choice = LossChoice("losses_in_a_pack.Averaged")
     training = Training(dataclasses.replace(TRIAL, loss=choice).resolved(), data.load("digits"))
     step = _graphs._fastest_step(training)
@@ -317,21 +323,12 @@ def test_a_training_on_streamed_data_falls_from_compiled_to_eager_too(
                 break
     for ours, theirs in zip(training.network.parameters(), plain.network.parameters(), strict=True):
         assert torch.equal(ours, theirs)
-    assert deterministic == (
-        [False] if breaks else [False, True, True]
-    )  # tried, and then run with one choice of kernels
+    # tried, and then run with one choice of kernels
+    assert deterministic == ([False] if breaks else [False, True, True])
 
 
-@pytest.mark.usefixtures("own_losses")
-def test_a_step_is_tried_with_a_loss_that_makes_a_buffer_then_or_has_extra_state(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def tried(training: Training) -> _graphs.Step:
-        training.step()
-        return training.step
-
-    monkeypatch.setattr(_graphs, "_captured", tried)
-    monkeypatch.setattr(_graphs, "_compiled_objective", lambda: objective)
+@pytest.mark.usefixtures("own_losses", "tried_in_place_of_captured")
+def test_a_step_is_tried_with_a_loss_that_makes_a_buffer_then_or_has_extra_state() -> None:
     choice = LossChoice("losses_in_a_pack.Late")
     training = Training(dataclasses.replace(TRIAL, loss=choice).resolved(), data.load("digits"))
     before = {name: value.clone() for name, value in training.network.state_dict().items()}
