@@ -34,7 +34,7 @@ OURS = {name: one for name, one in artifacts().items() if one.paper == PAPER}
 # trials at size small and paper
 COUNTS = {
     "fig1": (96, 56), "fig2": (12, 12), "fig3": (12, 12), "fig4": (4, 12), "fig5": (12, 8), "fig6": (42, 28),
-    "fig7": (18, 28), "fig8": (96, 144), "fig9": (24, 108), "fig10": (24, 224), "fig11": (24, 112), "fig12": (48, 56),
+    "fig7": (18, 28), "fig8": (24, 144), "fig9": (24, 108), "fig10": (24, 224), "fig11": (24, 112), "fig12": (48, 56),
     "fig13": (48, 168), "fig14": (48, 56), "fig15": (48, 56), "fig16": (90, 57), "relu": (12, 8), "table1": (30, 14),
     "table2": (63, 36), "table3": (30, 40), "table5": (48, 56), "table6": (48, 56), "table7": (48, 56),
     "table8": (48, 56), "table9": (24, 36), "table10": (120, 160), "table11": (36, 57),
