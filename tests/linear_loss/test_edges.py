@@ -120,3 +120,40 @@ def test_classes_masked_by_a_bias_of_minus_infinity(name: str, masked: list[int]
         torch.testing.assert_close(found, expected)
         for a, b in zip(gradients(found, parts[:2]), wanted, strict=True):
             torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("ce", "temperature"), ("focal", "gamma"), ("bce", "label_smoothing"), ("sln", "gamma"), ("self-norm", "alpha")],
+)
+def test_the_backward_pass_has_the_numbers_of_its_forward_pass(name: str, number: str) -> None:
+    for plan, reduction in itertools.product(plans_for(name, 4, 3), REDUCTIONS):
+        found = []
+        for how in (plan, Plan("dense", "test")):
+            parts, module = layer(), make(name, reduction=reduction)
+            value = linear_loss(*parts[:2], target("index"), module, parts[2], plan=how)
+            setattr(module, number, 0.25)
+            found.append(gradients(value, parts))
+        for ours, theirs in zip(*found, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["index", "probabilities", "pair"])
+@pytest.mark.parametrize("changed", ["target", "weight"])
+def test_a_target_or_class_weight_written_to_before_the_backward_pass_is_told(kind: str, changed: str) -> None:
+    for plan in plans_for("ce", 4, 3):
+        parts, labels, weight = layer(), target(kind), torch.linspace(0.2, 2.0, K, dtype=torch.float64)
+        module = losses.CrossEntropyLoss(weight=weight, reduction="none")
+        value = linear_loss(*parts[:2], labels, module, parts[2], plan=plan).sum()
+        if changed == "weight":
+            module.weight.mul_(2)
+        else:
+            (labels[0] if isinstance(labels, tuple) else labels).zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            value.backward()
+
+
+def test_a_layer_without_numbers_has_a_loss_without_any() -> None:
+    features, weight = torch.empty(8, 4, device="meta"), torch.empty(6, 4, device="meta")
+    labels = torch.empty(8, dtype=torch.long, device="meta")
+    assert linear_loss(features, weight, labels, "ce", plan=Plan("dense", "test")).shape == ()

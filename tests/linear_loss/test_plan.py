@@ -38,6 +38,14 @@ def test_paths(sizes: tuple[int, int, int], loss: str, path: str) -> None:
     assert chosen.classes is None or chosen.classes * sizes[0] <= 2**26  # however many samples there are
 
 
+@pytest.mark.parametrize("sizes", [(256, 512, 100_000), (2049, 64, 8192), (3, 8, 2**23), (4095, 8, 8192)])
+def test_a_chunk_of_rows_is_at_most_half_of_them_on_a_cpu(sizes: tuple[int, int, int]) -> None:
+    for loss in ("ce", "nce", "max-margin", "batch-max-margin"):
+        chosen = plan(*sizes, loss)
+        assert chosen.path == "classes" or chosen.rows is not None
+        assert chosen.rows is None or 1 <= chosen.rows <= (sizes[0] + 1) // 2
+
+
 @pytest.mark.parametrize(
     ("sizes", "loss", "path", "rows"),
     [

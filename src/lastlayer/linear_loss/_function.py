@@ -122,6 +122,22 @@ class _Fused(torch.autograd.Function):
         return None, *(None if g is None else narrow(g, like.dtype) for g, like in given), *more
 
 
+class _Unchanged(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, *read: Tensor) -> Tensor:
+        ctx.save_for_backward(*read)
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        return upstream, *(None for _ in ctx.saved_tensors)  # which says so if something changed them in between
+
+
+def with_unchanged(value: Tensor, *read: Tensor) -> Tensor:
+    """The value, whose backward pass raises where a tensor that it may read again was written to since."""
+    return _Unchanged.apply(value, *read) if value.requires_grad else value  # type: ignore[no-untyped-call]
+
+
 def fused(algorithm: Algorithm, features: Tensor, weight: Tensor, bias: Tensor | None, *more: Tensor) -> Tensor:
     """The algorithm's value, differentiable in the layer and in the loss's own numbers."""
     with on_its_device(features):  # in the backward pass autograd sees to it

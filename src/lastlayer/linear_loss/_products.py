@@ -138,6 +138,8 @@ def on_its_device(tensor: Tensor) -> torch.cuda.device_of:
 def autocast_dtype(tensor: Tensor) -> torch.dtype | None:
     """What autocast multiplies in where the tensor is; None where it is off."""
     device = tensor.device.type
+    if device == "meta":  # asked whether it is on there, torch raises
+        return None
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 

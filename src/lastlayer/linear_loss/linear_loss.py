@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
 from lastlayer._rows import unit
-from lastlayer.linear_loss._function import fused
+from lastlayer.linear_loss._function import fused, with_unchanged
 from lastlayer.linear_loss._label_rows import by_kernels, takes
 from lastlayer.linear_loss._large_margin import takes_large_margin
 from lastlayer.linear_loss._paths import by_classes, by_rows
@@ -161,12 +163,29 @@ def _in_parts(
         if chosen.rows is not None and takes(target, name, module, features, K, chosen.rows):
             algorithm = by_kernels(target, name, module, features, K, chosen.rows)
             return fused(algorithm, features, weight, bias, algorithm.label)
+        module = _as_it_stands(module)
         batch = read_batch(module, target, N, K, features, wide(features.dtype))
         if chosen.path == "rows":
             assert chosen.rows is not None
-            return by_rows(name, module, batch, chosen.rows, features, weight, bias)
-        assert chosen.classes is not None
-        return by_classes(name, module, batch, chosen.classes, features, weight, bias, shard)
+            value = by_rows(name, module, batch, chosen.rows, features, weight, bias)
+        else:
+            assert chosen.classes is not None
+            value = by_classes(name, module, batch, chosen.classes, features, weight, bias, shard)
+    parts = target if isinstance(target, tuple) else (target,)
+    read = [part for part in (*parts, *module.hyperparameters().values()) if isinstance(part, Tensor)]
+    return with_unchanged(value, *read)
+
+
+def _as_it_stands(module: Loss) -> Loss:
+    """The loss with the numbers it has now, whatever becomes of it before the backward pass, which may read them.
+
+    One that does more than call its function may remember something in its call, and stays itself.
+    """
+    if not module.only_calls_function():
+        return module
+    found = copy.copy(module)
+    found._buffers, found._parameters = dict(module._buffers), dict(module._parameters)
+    return found
 
 
 # torch.compile around a step leaves it alone: a launch of kernels, and what is chosen by values, are not for tracing.

@@ -68,7 +68,8 @@ def plan(
 
     On a CPU:
         dense     N K <= 2^24
-        rows      chunks of 2048 samples, or of as many as have 2^24 logits, or of 2^26 / K >= 512 where that is less
+        rows      chunks of 2048 samples, or of as many as have 2^24 logits, or of 2^26 / K >= 512 where that is less;
+                  where that is more than half of the samples, of a quarter of them
         classes   otherwise, and for `mse`, whose sum of squares needs no logits at all, unless d is much larger than N:
                   tiles of 2^22 logits, or of 4096 classes where that is more, of 2^26 logits at most
 
@@ -137,8 +138,11 @@ def plan(
     squares_pay = 2 * d * (N + K) < (3 if enough else 8) * N * K  # what the logits would cost instead
     if name == "mse" and squares_pay and not probabilities:
         return Plan("classes", "squares are summed without the logits", classes=classes)
-    if enough:
+    if enough and (in_place or 2 * rows <= N):
         return Plan("rows", f"{N * K} logits; {rows} rows of them fit a chunk", rows=min(rows, N))
+    if enough:  # beside the weight's gradient, which waits for all chunks, most of the logits are more than dense holds
+        rows = -(-N // 4)
+        return Plan("rows", f"{N * K} logits; a quarter of their rows is a chunk", rows=rows)
     if tiled:
         return Plan("classes", f"{N * K} logits; only {rows} rows of {K} classes would fit a chunk", classes=classes)
     rows = min(rows, max(1, N // 4))  # one chunk of all would hold what the dense form does
