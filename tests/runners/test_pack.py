@@ -1,6 +1,7 @@
 """The scheduler of packed trials, on the CPU: the same turns as on a GPU, without graphs."""
 
 import dataclasses
+import weakref
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from lastlayer.runners.pack import run_packed
 from lastlayer.runs import RunFolder
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
 from lastlayer.training.loop import finish_fit, fit
+from lastlayer.training.parts import load_data
 from lastlayer.training.steps import Training, objective
 
 TRIAL = Trial(
@@ -78,10 +80,12 @@ class Averaged(CrossEntropyLoss):
     def __init__(self, num_classes=None, **options):
         super().__init__(num_classes, **options)
         self.register_buffer("average", torch.ones(()))
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
 
     def forward(self, logits, target):
         value = super().forward(logits, target)
         self.average.lerp_(value.detach(), 0.1)
+        self.calls += 1
         return value / self.average
 
 class Late(CrossEntropyLoss):
@@ -153,12 +157,12 @@ def test_a_trial_that_fails_leaves_its_companions_as_they_are(tmp_path: Path) ->
 def test_an_error_within_a_step_is_written_down_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(training: Training) -> None:
+    def broken(training: Training, **_: bool) -> None:
         def step() -> None:
             raise RuntimeError("the device is gone")
 
         if training.trial.seed == 1:
-            training.run_step = step
+            training.faster_step = step
 
     monkeypatch.setattr(pack, "accelerate", broken)
     trials = varied()[:2]
@@ -296,7 +300,7 @@ def test_a_step_that_is_tried_leaves_what_a_loss_remembers() -> None:
     choice = LossChoice("losses_in_a_pack.Averaged")
     training = Training(dataclasses.replace(TRIAL, loss=choice).resolved(), data.load("digits"))
     step = _graphs._fastest_step(training)
-    assert training.loss.state_dict() == {"average": torch.ones(())}
+    assert dict(training.loss.named_buffers()) == {"average": torch.ones(()), "calls": torch.zeros(())}
     step()
     assert training.loss.state_dict() != {"average": torch.ones(())}
 
@@ -315,7 +319,7 @@ def test_a_training_on_streamed_data_falls_from_compiled_to_eager_too(
     monkeypatch.setattr(_graphs, "_compiled_objective", lambda: compiled)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     training, plain = (Training(TRIAL.resolved(), data.load("digits")) for _ in range(2))
-    training.run_step = _graphs._fastest_step(training)
+    training.faster_step = _graphs._fastest_step(training)
     assert len([one for one in recwarn if "does not run as compiled kernels" in str(one.message)]) == breaks
     for one in (training, plain):
         for progress in one.train_epoch():
@@ -376,6 +380,58 @@ def test_a_lane_waits_for_the_stream_on_which_its_data_was_moved(
     stream = Stream()
     pack._Lane(0, TRIAL.resolved(), Plan(tmp_path), torch.device("cuda"), stream, None)
     assert stream.awaited == "the stream of cuda"
+
+
+def test_a_training_shorter_than_its_warm_up_is_tried_all_the_same() -> None:
+    trial = dataclasses.replace(TRIAL, data=DataChoice("digits", train=32), schedule=Schedule(epochs=1)).resolved()
+    training = Training(trial, load_data(trial.data))
+    training.device = torch.device("cuda")  # its tensors are on the CPU all the same
+    for _ in range(_graphs.WARM_UP_STEPS):
+        training.step()
+    assert training.steps == 1 < training.cursor
+    assert training.rate == training.rates[0]
+
+
+@pytest.fixture
+def card_of_a_hundred(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakKeyDictionary[Training, int]:
+    """Stands in for a GPU: a trial takes as much of it as its seed says."""
+    taken: weakref.WeakKeyDictionary[Training, int] = weakref.WeakKeyDictionary()
+    begin = Training.__init__
+
+    def counted(training: Training, trial: Trial, *others: Any) -> None:
+        if sum(taken.values()) + trial.seed > 100:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        taken[training] = trial.seed
+        begin(training, trial, *others)
+
+    monkeypatch.setattr(Training, "__init__", counted)
+    return taken
+
+
+@pytest.mark.usefixtures("card_of_a_hundred")
+def test_a_trial_for_which_there_is_no_memory_beside_others_waits_for_them(tmp_path: Path) -> None:
+    trials = [dataclasses.replace(TRIAL, seed=seed).resolved() for seed in (5, 40, 41, 42, 70, 101, 6)]
+    packed, alone = Plan(tmp_path / "packed"), Plan(tmp_path / "alone", pack=1)
+    with pytest.warns(UserWarning, match=r"mlp with ce, seed 42, finds no memory beside the others"):
+        events = run(trials, packed)
+    assert ends(events) == {**dict.fromkeys(range(7), "done"), 5: "failed"}  # that would not fit alone
+    assert [packed.folder(trial).status for trial in trials] == ["done"] * 5 + ["failed", "done"]
+    run(trials, alone)
+    assert all(same(packed, alone, trial) for trial in trials if trial.seed <= 100)
+
+
+def test_memory_that_others_hold_takes_nothing_from_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crowded(training: Training) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(_graphs, "_captured", crowded)
+    monkeypatch.setattr(_graphs, "_compiled_objective", lambda: objective)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    training = Training(TRIAL.resolved(), data.load("digits"))
+    with pytest.raises(torch.OutOfMemoryError):
+        _graphs._fastest_step(training, alone=False)
+    with pytest.warns(UserWarning, match="does not run as a CUDA graph"):
+        _graphs._fastest_step(training)
 
 
 @pytest.mark.gpu

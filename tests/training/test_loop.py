@@ -1,7 +1,9 @@
 """The loop: every loss learns, the same seed gives the same bits, and nothing depends on company."""
 
 import dataclasses
+import gc
 import math
+import weakref
 from collections.abc import Generator
 from pathlib import Path
 
@@ -37,6 +39,26 @@ def test_every_loss_learns_digits(name: str) -> None:
     result = finish_fit(fit(trial))
     assert result["measures"]["test"]["accuracy"] > 0.85
     assert {"nc1", "nc2", "compactness", "auprc", "ece", "violation_rate"} <= set(result["measures"]["train"])
+
+
+def test_an_ended_training_goes_with_its_data_without_the_garbage_collector() -> None:
+    gc.disable()
+    try:
+        training = Training(SMALL.resolved(), data.load("digits"))
+        for _ in training.train_epoch():
+            pass
+        ended = weakref.ref(training)
+        del training
+        assert ended() is None
+    finally:
+        gc.enable()
+
+
+def test_to_make_a_network_leaves_the_generators_of_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("a GPU was seeded"))
+    before = torch.get_rng_state()
+    Training(SMALL.resolved(), data.load("digits"))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def weights(result_folder: Path) -> dict[str, Tensor]:

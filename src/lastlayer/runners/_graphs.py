@@ -21,21 +21,25 @@ MOST_SHAPES = 256  # models one process may compile
 Step = Callable[[], None]
 
 
-def accelerate(training: Training, *, convolutions: bool = True) -> None:
+def accelerate(training: Training, *, convolutions: bool = True, alone: bool = True) -> None:
     """Let a training on a GPU run its step as a captured graph of compiled kernels, or as near to that as it can.
 
     Convolutions of few channels in bfloat16 are our own, unless `convolutions` is False. If they fail they are cuDNN's,
     if capture fails the step runs compiled, if compiling fails as it is; each fall is said. The training is left as it
     was.
+
+    Raises:
+        torch.OutOfMemoryError: where memory runs out beside others, that is unless `alone`: with fewer of them the step
+            may be what it would be without them.
     """
     if training.device.type != "cuda":
         return
     training.network.train()
     with _one_choice_of_kernels():
-        training.run_step = _fastest_step(training, convolutions)
+        training.faster_step = _fastest_step(training, convolutions, alone)
 
 
-def _fastest_step(training: Training, convolutions: bool = True) -> Step:
+def _fastest_step(training: Training, convolutions: bool = True, alone: bool = True) -> Step:
     training.objective = _compiled_objective()
     levels = [("compiled kernels", _run_once)]
     if training.resident:  # otherwise each step takes a batch from the host: nothing to capture
@@ -47,6 +51,8 @@ def _fastest_step(training: Training, convolutions: bool = True) -> Step:
         try:
             return make(training)
         except Exception as error:
+            if isinstance(error, torch.OutOfMemoryError) and not alone:
+                raise
             reason = (str(error).splitlines() or [""])[0]
             warnings.warn(
                 f"{training.trial.model.name} with {training.trial.loss.name} does not run as {level} "
@@ -119,6 +125,14 @@ def _captured(training: Training) -> Step:
         stream = torch.cuda.Stream(training.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(training.device))
     graph = torch.cuda.CUDAGraph()
+    try:
+        _capture(training, graph, stream)
+    finally:  # what undoes the warm-up comes on the current one
+        torch.cuda.current_stream(training.device).wait_stream(stream)
+    return graph.replay
+
+
+def _capture(training: Training, graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> None:
     with torch.cuda.stream(stream):
         for _ in range(WARM_UP_STEPS):
             training.step()
@@ -132,8 +146,6 @@ def _captured(training: Training) -> Step:
             training.step()
         finally:
             graph.capture_end()
-    torch.cuda.current_stream(training.device).wait_stream(stream)
-    return graph.replay
 
 
 def _snapshot(training: Training) -> dict[str, Any]:
@@ -168,8 +180,13 @@ def _tensors(training: Training) -> dict[str, torch.Tensor]:
     """What a step changes, but for the state of the optimiser; a module's extra state may be anything, and is left."""
     counters = ("cursor", "total", "correct", "first_bad", "rate")
     named = {
-        **{f"network.{name}": value for name, value in training.network.state_dict().items()},
-        **{f"loss.{name}": value for name, value in training.loss.state_dict().items()},
+        **{f"network.{name}": value for name, value in _state(training.network).items()},
+        **{f"loss.{name}": value for name, value in _state(training.loss).items()},
         **{name: getattr(training, name) for name in counters},
     }
     return {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
+
+
+def _state(module: torch.nn.Module) -> dict[str, Any]:
+    """Parameters and buffers, those that are not saved included."""
+    return {**dict(module.named_buffers()), **module.state_dict()}

@@ -10,8 +10,10 @@ checkpoints) starts at once while the others go on.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -38,28 +40,37 @@ def run_packed(
     """Run the pending trials, as many at a time as the pack holds, each on its own stream.
 
     The result of a trial does not depend on its companions: it has its own generator, its own buffers, the kernels it
-    would have alone, and its steps come in their own order.
+    would have alone, and its steps come in their own order. One for which there is no memory beside them waits until
+    one of them has ended, and goes on then.
     """
     shared = _SharedData(plan, device, dataset)
     lanes: list[_Lane] = []
     streams: list[Any] = []  # that no lane uses, kept for the next: memory set aside for a stream serves no other
     size = plan.pack
-    free = _free_memory(device)
+    free = 0
     try:
         while pending or lanes:
             # the first trial runs alone until its memory is known
             if pending and len(lanes) < (size or 1):
                 index = pending.popleft()
                 yield Event(index, "start")
+                held = shared.load(trials[index].data)
+                free = free or _free_memory(device)  # beside the data, which trials share
                 _make_room(device, free // (size or LARGEST_PACK))
                 stream = streams.pop() if streams else _new_stream(device)
-                lanes.append(_Lane(index, trials[index], plan, device, stream, shared.load(trials[index].data)))
+                lanes.append(_Lane(index, trials[index], plan, device, stream, held, alone=not lanes))
             for lane in lanes:
                 yield from lane.turn()
             if size is None and any(lane.has_stepped for lane in lanes):
                 size = _pack_size(device, free)
             streams += [lane.stream for lane in lanes if lane.ended]
+            crowded = [lane.index for lane in lanes if lane.crowded_out]
             lanes = [lane for lane in lanes if not lane.ended]
+            for lane in lanes:
+                lane.alone = len(lanes) == 1
+            if crowded:
+                pending.extendleft(reversed(crowded))
+                size = max(1, len(lanes))
             if lanes and all(lane.is_ahead() for lane in lanes):
                 time.sleep(IDLE_SECONDS)
     finally:
@@ -120,25 +131,35 @@ class _Lane:
     """A trial on a stream of its own."""
 
     def __init__(
-        self, index: int, trial: Trial, plan: Plan, device: torch.device, stream: Any, dataset: Dataset | None
+        self,
+        index: int,
+        trial: Trial,
+        plan: Plan,
+        device: torch.device,
+        stream: Any,
+        dataset: Dataset | None,
+        *,
+        alone: bool = True,
     ) -> None:
-        self.index = index
+        self.index, self.trial, self.folder = index, trial, plan.folder(trial)
+        self.alone = alone
         self.report = Reporter(index)
         self.stream = stream
         if stream is not None:
             stream.wait_stream(torch.cuda.current_stream(device))  # the data was moved there
         self.steps = fit(
             trial,
-            plan.folder(trial),
+            self.folder,
             device=device,
             data_root=plan.data_root,
             dataset=dataset,
             tensorboard=plan.tensorboard,
-            prepare=accelerate,
+            prepare=functools.partial(accelerate, alone=alone),
         )
         self.unfinished: deque[Any] = deque()  # an event after each turn that the device may not have done
         self.has_stepped = False
         self.ended = False
+        self.crowded_out = False  # ended for want of memory that others hold
 
     def turn(self) -> Iterator[Event]:
         """Go on to the next pause, unless the device still has enough to do."""
@@ -152,6 +173,15 @@ class _Lane:
             yield Event(self.index, "done")
         except Exception as error:  # the others go on; the run folder has the reason
             self.ended = True
+            if isinstance(error, torch.OutOfMemoryError) and not self.alone:
+                self.crowded_out = True
+                self.folder.forget_failure()
+                warnings.warn(
+                    f"{self.trial.model.name} with {self.trial.loss.name}, seed {self.trial.seed}, finds no memory "
+                    "beside the others: it goes on when one of them has ended; --pack sets how many run at a time",
+                    stacklevel=2,
+                )
+                return
             yield Event(self.index, "failed", message=f"{type(error).__name__}: {error}")
         else:
             self.has_stepped = progress.step > 0

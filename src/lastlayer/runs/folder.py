@@ -175,6 +175,10 @@ class RunFolder:
         else:
             if known != trial:
                 raise ValueError(f"{self.path} holds another trial: choose another folder")
+        self.forget_failure()
+
+    def forget_failure(self) -> None:
+        """Be a run that was cut, if it was one that failed."""
         (self.path / "failure.json").unlink(missing_ok=True)
 
     def keep_metrics_before(self, epoch: int) -> None:

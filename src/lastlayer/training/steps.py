@@ -120,8 +120,8 @@ class Training:
         self.device = torch.device(device)
         self.resident = streaming.fits(dataset, self.device)
         self.dataset = dataset.to(self.device) if self.resident else dataset
-        with torch.random.fork_rng():
-            torch.manual_seed(trial.seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(trial.seed)  # not torch.manual_seed, which sets those of all GPUs too
             self.network = make_network(trial, dataset).to(self.device)
             self.dropout_state = torch.get_rng_state()
         if self.device.type == "cuda" and len(dataset.in_shape) == 3:
@@ -161,7 +161,7 @@ class Training:
         self.draws = elsewhere or any(isinstance(m, nn.modules.dropout._DropoutNd) for m in self.network.modules())
         # a runner may put something faster in the place of these two
         self.objective: Callable[..., tuple[Tensor, Tensor]] = objective
-        self.run_step: Callable[[], None] = self.step
+        self.faster_step: Callable[[], None] | None = None
 
     def state(self) -> dict[str, Any]:
         """Everything a later process needs to go on as if nothing had happened."""
@@ -252,6 +252,11 @@ class Training:
             while not reached.query():  # type: ignore[no-untyped-call]
                 yield progress
 
+    def run_step(self) -> None:
+        """One step, the fastest way there is."""
+        # not self.step kept in an attribute: in such a circle an ended training would wait for the garbage collector
+        (self.faster_step or self.step)()
+
     def step(self) -> None:
         """One step, from the order of the samples to the update of the parameters, without a word from the host."""
         with self._own_draws() if self.draws else contextlib.nullcontext():
@@ -283,7 +288,8 @@ class Training:
             for group in self.optimiser.param_groups:
                 group["lr"] = self.planned[self.number]
         else:  # not rates[cursor]: indexing by a scalar tensor reads it on the host
-            self.rate.copy_(self.rates.gather(0, self.cursor.reshape(1)).squeeze(0))
+            # the steps that try a training out may be more than it has
+            self.rate.copy_(self.rates.gather(0, self.cursor.clamp(max=self.steps - 1).reshape(1)).squeeze(0))
 
     def _own_order(self) -> Tensor:
         """The samples of this rank, batch after batch."""
