@@ -161,6 +161,14 @@ def test_a_loss_may_carry_a_list() -> None:
     assert len(options) == 3
 
 
+def test_what_is_said_of_one_loss_counts_before_what_is_said_of_all() -> None:
+    given = ("--losses", "ls:label_smoothing=0.3,bce", "--label-smoothing", "0.2", "--seeds", "1")
+    code, said = lastlayer("compare", "--data", "iris", *given, *QUICK[2:])
+    assert code == 0, said
+    chosen = [RunFolder(path.parent).trial()["loss"] for path in Path("runs").glob("*/result.json")]
+    assert {one["name"]: one["options"]["label_smoothing"] for one in chosen} == {"ls": 0.3, "bce": 0.2}
+
+
 def test_the_same_command_again_trains_nothing() -> None:
     command = ("compare", "--losses", "ce", "--seeds", "1", *QUICK)
     lastlayer(*command)

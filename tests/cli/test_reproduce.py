@@ -24,6 +24,7 @@ def test_a_small_artifact_end_to_end(call, tmp_path):
     assert "sln.table1 (Table 1)" in made.output
     assert "91.81" in made.output  # the paper's
     assert (tmp_path / "results" / "sln" / "table1-smoke.csv").exists()
+    assert "size smoke: small data and tiny networks in the places of those named" in " ".join(made.output.split())
     again = call("sln.table1", "--size", "smoke", "--show")
     assert again.exit_code == 0
     assert "observations: results/sln/table1-smoke.csv" in again.output

@@ -47,6 +47,19 @@ def test_train_and_test_folders(tmp_path: Path) -> None:
     assert set(dataset.checksums) == {"train", "test"}
 
 
+@pytest.mark.parametrize("names", [("Train", "Test"), ("training", "test"), ("train", "Val"), ("test",), ("a", "val")])
+def test_parts_that_are_misspelt_or_alone_are_no_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        make(tmp_path / name, "a", "b")
+    with pytest.raises(ValueError, match=r"looks like a part of the data .* to train on train and the one to test on"):
+        data.load(tmp_path)
+
+
+def test_a_train_folder_alone_has_its_test_set_held_out(tmp_path: Path) -> None:
+    make(tmp_path / "train", "a", "b")
+    assert data.load(tmp_path).class_names == ("a", "b")
+
+
 def test_relative_to_the_data_root(tmp_path: Path) -> None:
     make(tmp_path / "pets", "a", "b")
     assert data.load("pets", tmp_path).num_classes == 2

@@ -49,8 +49,11 @@ def print_artifact(
             table.add_row(*(column[row] for column in shown))
         console.print(table)
         title = ""
-    if grid.note:
-        console.print(f"size {observed.size}: {grid.note}", highlight=False)
+    note = grid.note
+    if observed.size == "smoke" and artifact.compute is None:
+        note = note or "small data and tiny networks in the places of those named, to see it work: no result"
+    if note:
+        console.print(f"size {observed.size}: {note}", highlight=False)
     for name, choice in artifact.choices.items():
         console.print(f"chosen here, {name.replace('_', ' ')}: {choice.value} ({choice.reason})", highlight=False)
     lost = [row for row in observed.rows if row.status != "done"]

@@ -116,7 +116,7 @@ class Settings:
             name, *given = loss.split(":")
             options = dict(assignment(item, f"loss {loss}") for item in given)
             if self.label_smoothing is not None:
-                options["label_smoothing"] = self.label_smoothing
+                options.setdefault("label_smoothing", self.label_smoothing)
             # beside losses that learn from the teacher the others do without
             own = base if name in DISTILLING or not distilling else dataclasses.replace(base, teacher=None)
             trial = own.with_settings({"loss": {"name": name, "options": options}, **changed}).resolved(self.data_root)

@@ -96,6 +96,18 @@ def _subfolder(folder: Path, names: tuple[str, ...]) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_dir()), None)
 
 
+def _refuse_misnamed(folder: Path, train_folder: Path | None) -> None:
+    """Raise where a folder is one of the parts by its name but not as it is spelt: it would be a class, or left out."""
+    parts = {*_TRAIN, *_TEST, "training", "testing"}
+    found = [name for name in class_folders(folder) if folder / name != train_folder]
+    if misnamed := [name for name in found if name.lower() in parts]:
+        raise ValueError(
+            f"{folder} holds {', '.join(misnamed)}, which looks like a part of the data and not like a class: call the "
+            f"folder to train on {' or '.join(_TRAIN)} and the one to test on {', '.join(_TEST[:-1])} or {_TEST[-1]}, "
+            "both there; or rename the class"
+        )
+
+
 def image_folder(
     folder: str | Path,
     *,
@@ -117,12 +129,15 @@ def image_folder(
         colour: three channels (True), one (False); None: three if any image has colour.
 
     Raises:
-        ValueError: no classes, a class without images, images of different sizes; the folder or file is named.
+        ValueError: no classes, a class without images, images of different sizes, a train or test folder without the
+            other or spelt otherwise; the folder or file is named.
         CorruptFileError: a file cannot be decoded.
         ImportError: Pillow is missing.
     """
     folder = Path(folder)
     train_folder, test_folder = _subfolder(folder, _TRAIN), _subfolder(folder, _TEST)
+    if train_folder is None or test_folder is None:
+        _refuse_misnamed(folder, train_folder)
     notes: tuple[str, ...]
     if train_folder is None or test_folder is None:
         whole = image_files(folder if train_folder is None else train_folder, size=size)
