@@ -72,6 +72,8 @@ def reproduce(
         print_list(console, _chosen(names), store, device)
         return
     if scorecard:
+        if not out.is_dir():
+            typer.echo(f"--out {out}: there is no such folder, so nothing has been run", err=True)
         (print_verdicts if names else print_scorecard)(console, _claims(names), store)
         return
     if not names:
