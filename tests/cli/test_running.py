@@ -45,6 +45,8 @@ def test_the_whole_moves_with_its_parts() -> None:
     assert whole.completed == pytest.approx(0.5)
     show(Event(1, "skip"))
     assert whole.completed == pytest.approx(1.5)
+    show(Event(0, "start"))  # again, having waited for memory
+    assert len(bars.tasks) == 2
     show(Event(0, "done"))
     assert whole.completed == pytest.approx(2.0)
     assert len(bars.tasks) == 1

@@ -225,6 +225,8 @@ class _Show:
     def __call__(self, event: Event) -> None:
         name = self.names[event.index]
         if event.kind == "start":
+            if event.index in self.rows:  # it found no memory and starts again
+                self.bars.remove_task(self.rows[event.index])
             self.rows[event.index] = self.bars.add_task(name, total=None, state="loading")
         elif event.kind == "progress" and event.progress is not None:
             now = event.progress
