@@ -259,8 +259,8 @@ def test_every_published_number_has_its_cell() -> None:
     ("fig2", 12, 12),
     ("fig3", 4 * 4 * 4 * 3, 4 * 2 * 2 * 3),
     ("fig4", 4 * 4 * 4 * 3, 4 * 2 * 2 * 3),
-    ("fig5", 12, 4),
-    ("fig6", 12, 4),
+    ("fig5", 12, 12),
+    ("fig6", 12, 12),
     ("fig7", 4 * 4 * 4 * 3, 4 * 2 * 2),
     ("fig8", 2 * 4 * 3, 8),
 ])  # fmt: skip
