@@ -129,6 +129,13 @@ def test_holm_keeps_names_and_corrects_upwards():
     assert corrected["weak"] == pytest.approx(evidence.welch(weak, noise).p_above())
 
 
+@given(st.lists(st.integers(-1, 1), min_size=1, max_size=40).filter(any))
+def test_sign_test_is_the_binomial_test_of_scipy(signs):
+    positive = signs.count(1)
+    wanted = stats.binomtest(positive, positive + signs.count(-1), 0.5, alternative="greater").pvalue
+    assert evidence.sign_test(signs) == pytest.approx(wanted, rel=1e-9)
+
+
 def test_sign_test_and_bootstrap():
     assert evidence.sign_test([1, 1, 1, 1, -1]) == pytest.approx(6 / 32)
     assert evidence.sign_test([0.0]) == 1.0

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lastlayer.papers import NotRunError, Observations, Row, Store
+from lastlayer.papers import NotRunError, Observations, Row, Store, _observations
 from lastlayer.papers._observations import read_spec
 
 NAME = "sln.table1"
@@ -58,6 +58,17 @@ def test_what_several_add_at_once_is_all_kept(tmp_path):
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda seed: stores[seed].add(NAME, "small", [row("CE", seed, 5, 0.5)]), range(8)))
     assert sorted(one.seed for one in Store(tmp_path).read(NAME, "small").rows) == list(range(8))
+
+
+def test_a_file_is_parsed_once_until_another_changes_it(tmp_path, monkeypatch):
+    parsed, parse = [], _observations._parse
+    monkeypatch.setattr(_observations, "_parse", lambda path: parsed.append(path) or parse(path))
+    Store(tmp_path).add(NAME, "small", [row("CE", 0, 5, 0.5)])
+    store = Store(tmp_path)
+    assert store.evidence(NAME).rows == store.up_to("small").evidence(NAME).rows == store.read(NAME, "small").rows
+    assert len(parsed) == 1
+    Store(tmp_path).add(NAME, "small", [row("CE", 0, 5, 0.6)])
+    assert store.evidence(NAME).values("test.accuracy") == {0: 0.6}
 
 
 def test_no_rows_leave_no_file(tmp_path):

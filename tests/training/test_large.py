@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -133,3 +135,9 @@ def test_few_logits_of_the_large_margin_head_anneal_as_the_head_itself_does() ->
         value, _ = judge(trained, losses.create("large-margin", K), features, target, None)
         torch.testing.assert_close(value, losses.cross_entropy(called(features, target), target))
     assert trained.step == called.step == 3
+
+
+def test_the_compiler_is_not_imported_before_it_is_asked_for() -> None:
+    code = "import sys, lastlayer.training; print('torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"  # it takes as long as torch itself

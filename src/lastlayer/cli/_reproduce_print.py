@@ -132,7 +132,7 @@ def print_scorecard(console: Console, ids: list[str], store: Store) -> None:
     from lastlayer import papers
 
     known = {claim.id: claim for claim in papers.claims()}
-    verdicts = {name: papers.judge(name, store) for name in ids}
+    verdicts = _judged(console, ids, store)
     width = max(len(outcome) for outcome in _OUTCOME_STYLES)
     for name, verdict in verdicts.items():
         outcome = Text(verdict.outcome.ljust(width), style=_OUTCOME_STYLES[verdict.outcome])
@@ -157,7 +157,7 @@ def print_verdicts(console: Console, ids: list[str], store: Store) -> None:
     table = Table(title="Claims")
     for name in ("id", "claim", "verdict", "evidence"):
         table.add_column(name, overflow="fold")
-    verdicts = {name: papers.judge(name, store) for name in ids}
+    verdicts = _judged(console, ids, store)
     for name, verdict in verdicts.items():
         size = f" ({verdict.size})" if verdict.size else ""
         text = Text(verdict.outcome, style=_OUTCOME_STYLES[verdict.outcome])
@@ -165,6 +165,18 @@ def print_verdicts(console: Console, ids: list[str], store: Store) -> None:
         table.add_row(name, known[name].claim, text, Text(verdict.detail + size + changed))
     console.print(table)
     console.print(_counts(list(verdicts.values())), highlight=False)
+
+
+def _judged(console: Console, ids: list[str], store: Store) -> dict[str, Verdict]:
+    """The verdicts, which take seconds: on a terminal, which one is being found."""
+    from lastlayer import papers
+
+    verdicts = {}
+    with console.status("judging") as status:
+        for name in ids:
+            status.update(f"judging {name}")
+            verdicts[name] = papers.judge(name, store)
+    return verdicts
 
 
 def _counts(verdicts: list[Verdict]) -> str:

@@ -6,6 +6,8 @@ Values come by seed, as `Observations.values` gives them. Intervals are two-side
 from __future__ import annotations
 
 import math
+import operator
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -151,19 +153,21 @@ def spearman(x: Iterable[float], y: Iterable[float]) -> float:
         >>> round(spearman([1, 2, 3], [1, 4, 9]), 9)
         1.0
     """
-    u, v = (_centred_ranks(np.array(list(values), dtype=float)) for values in (x, y))
-    size = math.sqrt(u @ u) * math.sqrt(v @ v)
-    return float(u @ v) / size if size else math.nan
+    u, v = _centred_ranks(list(x)), _centred_ranks(list(y))
+    size = math.sqrt(_dot(u, u)) * math.sqrt(_dot(v, v))
+    return _dot(u, v) / size if size else math.nan
 
 
-def _centred_ranks(values: np.ndarray) -> np.ndarray:
-    """By comparing all pairs, which for the few values here takes a tenth of SciPy's time; all NaN where one is."""
-    if np.isnan(values).any():
-        return np.full_like(values, math.nan)
-    column = values[:, None]
-    higher, lower = (column > values).sum(1), (column < values).sum(1)
-    ranks: np.ndarray = (higher - lower) / 2
-    return ranks
+def _centred_ranks(values: list[float]) -> list[float]:
+    """From the sorted values, which for the few here takes a fifth of NumPy's time; all NaN where one is."""
+    if any(map(math.isnan, values)):
+        return [math.nan] * len(values)
+    ordered = sorted(values)
+    return [(bisect_left(ordered, one) + bisect_right(ordered, one) - len(values)) / 2 for one in values]
+
+
+def _dot(a: list[float], b: list[float]) -> float:
+    return float(sum(map(operator.mul, a, b)))
 
 
 def sign_test(differences: Iterable[float]) -> float:
@@ -173,10 +177,9 @@ def sign_test(differences: Iterable[float]) -> float:
         >>> sign_test([1.0, 2.0, 3.0])
         0.125
     """
-    from scipy.stats import binomtest
-
     signs = [value > 0 for value in differences if value != 0]
-    return float(binomtest(sum(signs), len(signs), 0.5, alternative="greater").pvalue) if signs else 1.0
+    as_many = range(sum(signs), len(signs) + 1)
+    return sum(math.comb(len(signs), positive) for positive in as_many) / (1 << len(signs))
 
 
 def bootstrap(

@@ -172,6 +172,7 @@ class Store:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self._parsed: dict[Path, tuple[tuple[int, ...], tuple[Row, ...]]] = {}  # a scorecard reads each ten times
 
     def up_to(self, size: Size) -> Store:
         """The same, with observations up to this size as evidence."""
@@ -197,13 +198,13 @@ class Store:
         path = self.path(name, size, tried=tried)
         if not path.exists():
             return Observations(name, size, ())
-        return Observations(name, size, tuple(_parse(path)))
+        return Observations(name, size, self._rows(path))
 
     def finished(self, paper: str, size: Size) -> dict[str, Row]:
         """The last row of every run that ended, of all artifacts of a paper, by the run's identity."""
         found: dict[str, Row] = {}
         for path in sorted((self.folder / paper).glob(f"*-{size}.csv")):
-            for row in _parse(path):
+            for row in self._rows(path):
                 run = row.facts.get("run", "")
                 if run and row.status != "failed" and (run not in found or row.epoch >= found[run].epoch):
                     found[run] = row
@@ -240,6 +241,14 @@ class Store:
                 merged = self.read(name, size, tried=tried).merged(rows)
                 write_atomically(path, _format(merged).encode())
         return path
+
+    def _rows(self, path: Path) -> tuple[Row, ...]:
+        """The rows of a file, parsed again only where it has changed."""
+        now = path.stat()
+        version = (now.st_ino, now.st_mtime_ns, now.st_size)
+        if path not in self._parsed or self._parsed[path][0] != version:
+            self._parsed[path] = (version, tuple(_parse(path)))
+        return self._parsed[path][1]
 
 
 @contextlib.contextmanager

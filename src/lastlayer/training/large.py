@@ -12,7 +12,7 @@ from lastlayer.losses import LargeMarginLoss, Loss, Target
 DECIDED_AT_ONCE = 2**24  # logits
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@torch._disable_dynamo  # type: ignore[attr-defined]  # unlike torch.compiler.disable it imports the compiler when called
 def judge_by_parts(head: Head, loss: Loss, features: Tensor, target: Target) -> tuple[Tensor, Tensor] | None:
     """The loss and the predicted class of each sample, (N,), where `linear_loss` would not hold all logits at once.
 
