@@ -57,6 +57,11 @@ def test_trials_are_as_published() -> None:
     assert imagenet["ResNet-50", "SLN"].loss.options == {"tau": 0.04}
 
 
+def test_where_the_end_alone_counts_nothing_is_measured_on_the_way() -> None:
+    trials = artifact("sln.table2").grid("small").trials()  # 100,000 images each time
+    assert {trial.evaluations for trial in trials} == {1}
+
+
 def test_the_teacher_is_a_run_of_the_table() -> None:
     grid = artifact("sln.table1").grid("small")
     (teacher,) = grid.teachers()
