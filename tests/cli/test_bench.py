@@ -110,7 +110,7 @@ def test_a_dense_path_that_does_not_fit_is_not_taken(tmp_path, monkeypatch):
         (("--device", "cuda"), "device cuda was asked for, but this machine has no GPU"),
         (("--dtype", "int8"), "--dtype must be float32 or bfloat16, got 'int8'"),
         (("--json", "nowhere/at/all.json"), "its folder does not exist"),
-        (("--csv", "."), "is a folder"),
+        (("--csv", "."), "--csv . is a folder: name a file"),
         (("--classes", 10**12), "choose smaller sizes"),
     ],
 )

@@ -129,6 +129,7 @@ def test_a_run_of_which_nothing_can_be_read_is_counted(root):
 
 
 def test_values_for_a_folder_that_is_not_there_are_told_first(root, tmp_path):
-    made = run(root, "--csv", tmp_path / "nowhere" / "values.csv")
-    assert str(made.exception) == f"--csv {tmp_path / 'nowhere' / 'values.csv'}: its folder does not exist"
+    file = tmp_path / "nowhere" / "values.csv"
+    made = run(root, "--csv", file)
+    assert str(made.exception) == f"--csv {file}: its folder does not exist; make it, or name a file in another"
     assert not made.output

@@ -1,5 +1,6 @@
 """`lastlayer reproduce` as a user runs it."""
 
+import importlib.util
 import math
 
 import pytest
@@ -160,6 +161,19 @@ def test_mistakes_end_in_one_line(call, tmp_path, arguments, message):
     assert made.exit_code == 2
     assert message in made.output
     assert not list(tmp_path.iterdir())  # nothing was run before it was found
+
+
+def test_a_picture_that_cannot_be_written_is_told_before_anything_runs(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # kaleido is an extra
+    (tmp_path / "x.svg").mkdir()
+    for picture, message in (
+        (tmp_path / "x.svg", f"--picture {tmp_path / 'x.svg'} is a folder: name a file"),
+        ("/dev/null/x.svg", "--picture /dev/null: no folder can be made there"),
+    ):
+        made = call("sln.fig7", "--size", "smoke", "--picture", picture)
+        assert made.exit_code == 2
+        assert message in made.output
+    assert [one.name for one in tmp_path.iterdir()] == ["x.svg"]
 
 
 def test_a_label_with_a_comma_is_one_label():

@@ -114,7 +114,7 @@ def test_dynamics_of_any_loss_and_three_dimensions(tmp_path) -> None:
         (("scaling", "--small", -1), "positive"),
         (("scaling", "--starts", 0), "starts"),
         (("minima", "--plot", "/nowhere/at/all.html"), "folder"),
-        (("minima", "--plot", "."), ". is a folder: name a file"),
+        (("minima", "--plot", "."), "--plot . is a folder: name a file"),
         (("alignment", "--epsilon", "nan"), "epsilon"),
         (("dynamics", "-k", 0), "two classes are needed, got 100 and 0"),
         (("dynamics", "--points", 10**15), "more memory is needed than there is"),

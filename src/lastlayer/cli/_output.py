@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import Any
 import typer
 
 
-def check_file(file: Path) -> None:
-    """ValueError unless a file can lie at this path: its folder exists, and it is no folder itself."""
-    if not file.resolve().parent.is_dir():
-        raise ValueError(f"{file}: its folder does not exist")
+def check_file(option: str, file: Path) -> None:
+    """ValueError, naming the option, unless a file can be written at this path; for before anything that takes long."""
+    folder = file.resolve().parent
     if file.is_dir():
-        raise ValueError(f"{file} is a folder: name a file")
+        raise ValueError(f"{option} {file} is a folder: name a file")
+    if not folder.is_dir():
+        raise ValueError(f"{option} {file}: its folder does not exist; make it, or name a file in another")
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        raise ValueError(f"{option} {file}: it may not be written; name a file in another folder")
 
 
 def html_page(title: str, figures: Sequence[Any]) -> str:

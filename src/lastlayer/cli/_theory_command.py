@@ -30,7 +30,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         plot = kwargs.get("plot")
         try:
             if plot is not None:
-                check_file(plot)
+                check_file("--plot", plot)
             function(*args, **kwargs)
         except (ValueError, TypeError, OSError, OverflowError, MemoryError, RuntimeError) as error:
             full = isinstance(error, MemoryError) or "allocate memory" in str(error)  # torch's is a RuntimeError

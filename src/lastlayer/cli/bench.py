@@ -69,9 +69,9 @@ def bench(
 
     Where all logits would take more memory than is free, what needs them is left out, and linear_loss alone is timed.
     """
-    for file in (json_file, csv_file):
+    for option, file in (("--json", json_file), ("--csv", csv_file)):
         if file is not None:
-            check_file(file)
+            check_file(option, file)
     for option, value, known in (("--device", device, DEVICES), ("--dtype", dtype, DTYPES)):
         if value not in known:
             raise ValueError(f"{option} must be {', '.join(known[:-1])} or {known[-1]}, got {value!r}")

@@ -54,7 +54,7 @@ def measure(
     torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.allow_tf32 = False
     if plot is not None:
-        check_file(plot)
+        check_file("--plot", plot)
 
     snapshots = []
     for file in files:

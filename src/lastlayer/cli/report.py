@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from lastlayer.cli._output import check_file
+
 
 def report(
     runs: Annotated[
@@ -43,11 +45,10 @@ def report(
     for path in where:
         if not path.exists():
             raise FileNotFoundError(f"there is no folder {path}")
-    for option, file in (("--out", out), ("--csv", csv)):
-        if file is not None and file.is_dir():
-            raise ValueError(f"{option} {file} is a folder: name a file")
-    if csv is not None and not csv.resolve().parent.is_dir():
-        raise ValueError(f"--csv {csv}: its folder does not exist")
+    if csv is not None:
+        check_file("--csv", csv)
+    if out is not None and out.resolve().parent.exists():  # else it is made
+        check_file("--out", out)
     summary = reports.summarise(reports.load(where if len(where) > 1 else where[0], comparison))
     if not any(group.done for group in summary.groups):
         reports.print_problems(summary)

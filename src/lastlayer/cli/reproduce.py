@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lastlayer._words import nearest
+from lastlayer.cli._output import check_file
 from lastlayer.cli._reproduce_print import print_artifact, print_list, print_scorecard, print_verdicts
 from lastlayer.cli._running import counted, make_folder, run, say_stopped
 from lastlayer.cli.compare import MOST_SEEDS
@@ -208,6 +209,8 @@ def _check(chosen: list[Artifact], size: Size, only: list[str] | None, seeds: st
         raise ValueError(f"--picture: {chosen[0].name} has no figure, its table is all there is")
     if find_spec("kaleido") is None:
         raise ImportError("--picture needs the package kaleido (pip install 'lastlayer[pictures]')")
+    make_folder("--picture", picture.resolve().parent)
+    check_file("--picture", picture)
 
 
 def _only(given: list[str] | None, artifact: Artifact) -> dict[str, list[str]]:
