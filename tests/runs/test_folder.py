@@ -116,6 +116,17 @@ def test_checkpoints_are_ordered_by_number_not_by_text(run: RunFolder) -> None:
     assert state["epoch"] == 10000
 
 
+def test_a_file_that_is_no_checkpoint_of_ours_is_left_alone(run: RunFolder) -> None:
+    for name in ("checkpoint-x.pt", "checkpoint-0009 (copy).pt", "checkpoint-.pt"):
+        (run.path / name).write_text("the user's own")
+    for epoch in range(1, 4):
+        run.save_checkpoint(epoch, {"epoch": epoch})
+    state = run.load_checkpoint()
+    assert state is not None
+    assert state["epoch"] == 3
+    assert len(list(run.path.glob("checkpoint-*.pt"))) == 3 + 2
+
+
 def test_both_checkpoints_damaged_is_said_for_each(run: RunFolder) -> None:
     for epoch in (1, 2):
         run.save_checkpoint(epoch, {"epoch": epoch})

@@ -18,6 +18,7 @@ import io
 import itertools
 import json
 import os
+import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -43,6 +44,7 @@ from lastlayer.runs.files import (
 
 Status = Literal["done", "running", "failed", "interrupted", "missing"]
 KEPT_CHECKPOINTS = 2
+_CHECKPOINT = re.compile(r"checkpoint-([0-9]+)\.pt")
 LOCK_SECONDS = 1.0  # to keep trying for: a process that only reads the status holds the lock for an instant
 
 
@@ -242,7 +244,7 @@ class RunFolder:
             old.unlink()
 
     def _checkpoints(self) -> list[Path]:
-        """Newest first, by their number: as text 10000 comes before 9999."""
-        return sorted(
-            self.path.glob("checkpoint-*.pt"), key=lambda path: int(path.stem.removeprefix("checkpoint-")), reverse=True
-        )
+        """Newest first, by their number: as text 10000 comes before 9999. Files the user put beside them are no part."""
+        numbers = {path: _CHECKPOINT.fullmatch(path.name) for path in self.path.glob("checkpoint-*.pt")}
+        ours = {path: int(number[1]) for path, number in numbers.items() if number}
+        return sorted(ours, key=ours.__getitem__, reverse=True)
