@@ -112,6 +112,23 @@ def test_damaged_files_are_told_not_hidden(root):
     assert run(root).exit_code == 0
 
 
+@pytest.mark.parametrize("left", [0, 5, -1])
+@pytest.mark.parametrize("name", ["weights", "snapshots"])
+def test_a_run_whose_tensors_are_cut_is_damaged(root, name, left):
+    path = root / trial(0).identity / f"{name}.safetensors"
+    path.write_bytes(path.read_bytes()[:left])
+    _, runs = survey(root)
+    told = runs[trial(0).identity]
+    assert told["status"] == "damaged"
+    assert str(path) in told["reason"]
+    assert "Delete the folder and run the command again" in told["reason"]
+
+
+def test_a_run_that_was_copied_without_its_weights_is_done(root):
+    (root / trial(0).identity / "weights.safetensors").unlink()
+    assert survey(root)[1][trial(0).identity]["status"] == "done"
+
+
 def test_mistakes_are_one_line(tmp_path):
     for folder, said in ((tmp_path / "none", "no such folder"), (tmp_path, "holds no runs")):
         error = run(folder, code=2).stderr

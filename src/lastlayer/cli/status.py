@@ -27,7 +27,8 @@ def status(
     """Show every run in a folder and every trial of its comparisons that has none yet.
 
     A run is done, running, interrupted (it goes on when its command is run again), failed (with the reason), missing
-    (asked for by a comparison and not begun) or damaged (a file of it is not what was written).
+    (asked for by a comparison and not begun) or damaged (a file of it is not what was written, or is cut short).
+    Weights of the right length are not read here: whatever loads them compares their checksum.
 
     JSON: {"root", "counts": {status: number}, "runs": [{"identity", "status", "data", "model", "head", "loss", "seed",
     "epoch", "epochs", "reason", "comparisons"}], "comparisons": [{"file", "title", "command", "counts"}]}.
@@ -87,6 +88,7 @@ def _run(folder: Path, asked: dict[str, Any] | None) -> dict[str, Any]:
             reason = run.failure().get("error")
         if state == "done":
             trial = run.result()["trial"]
+            run.check_lengths()
         lines = run.metrics()
         epoch = lines[-1]["epoch"] if lines else None
     except (DamagedFileError, KeyError, OSError) as error:
