@@ -1,6 +1,6 @@
 """What the benchmarks share: their options, on what they ran, and the file of their rows.
 
-What a step takes is measured by `lastlayer._timing`, which `lastlayer bench` uses too.
+What a step takes is measured by `lastlayer._core.timing`, which `lastlayer bench` uses too.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from torch import Tensor
 
 from common import describe_machine, options_of_losses, write_json
 from lastlayer import losses
-from lastlayer._timing import measure_both, replay_seconds, seconds_of_both, training_step
+from lastlayer._core.timing import measure_both, replay_seconds, seconds_of_both, training_step
 from lastlayer.cli._bench_steps import Inputs, on_layer, on_whole_layer
 from lastlayer.linear_loss import Plan, _label_rows, plan
 from lastlayer.linear_loss.plan import AGAINST_OTHERS, BY_CLASSES, NEVER

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from common import describe_machine, options_of_losses, write_json
 from lastlayer import losses
-from lastlayer._timing import peak_memory, time_in_turn, training_step
+from lastlayer._core.timing import peak_memory, time_in_turn, training_step
 from lastlayer.cli._bench_steps import Inputs, on_logits
 
 SHAPES = {

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common import describe_machine
-from lastlayer._timing import seconds_of_both
+from lastlayer._core.timing import seconds_of_both
 from lastlayer.linear_loss._function import Layer
 from lastlayer.linear_loss._products import empty_rows, input_gradient, put_product
 from lastlayer.linear_loss._rows import logits_into

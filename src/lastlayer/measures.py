@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lastlayer import geometry, tasks
-from lastlayer._rows import unit
+from lastlayer._core.unit import unit
 from lastlayer.tasks._inputs import check_bias, check_matrix, check_probabilities, row_blocks
 
 Direction = Literal["higher", "lower"]

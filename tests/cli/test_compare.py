@@ -146,7 +146,7 @@ def test_a_folder_that_cannot_be_written_is_told_by_its_name(monkeypatch: pytest
     def full(path: Path, content: object) -> None:
         raise OSError(30, "Read-only file system", f"{path}.part")
 
-    monkeypatch.setattr("lastlayer.runs.files.write_json", full)
+    monkeypatch.setattr("lastlayer._core.files.write_json", full)
     code, said = lastlayer("compare", "--losses", "ce", "--seeds", "1", *QUICK)
     assert code == 2
     assert "--out runs: nothing can be written there (Read-only file system); choose another" in said

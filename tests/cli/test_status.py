@@ -12,9 +12,9 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from lastlayer._core.files import write_json
 from lastlayer.cli.status import status
 from lastlayer.runs import RunFolder
-from lastlayer.runs.files import write_json
 from lastlayer.training.trial import DataChoice, LossChoice, ModelChoice, Trial
 
 runner = CliRunner()

@@ -2,12 +2,12 @@
 
 import pytest
 
+from lastlayer._core.files import read_json
 from lastlayer.papers import Store, artifact, lines, reproduce
 from lastlayer.papers._artifact import parse
 from lastlayer.papers._recording import is_chance
 from lastlayer.papers._reproduce import all_trials, restricted
 from lastlayer.runners import Plan, run_trials
-from lastlayer.runs.files import read_json
 from lastlayer.training import DataChoice
 from lastlayer.training.parts import load_data
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
+from lastlayer._core.files import write_json
 from lastlayer.runs import RunFolder
-from lastlayer.runs.files import write_json
 
 MEASURED = ("accuracy", "nc1", "nc2", "nc3", "compactness", "separability", "intra_inter_ratio", "auprc",
             "precision_at_90", "precision_at_99", "violation_rate", "ece", "nll", "log_partition_mean")  # fmt: skip

@@ -85,7 +85,7 @@ def test_nothing_is_unpickled_but_tensors(run: RunFolder) -> None:
     import io
     import pickle
 
-    from lastlayer.runs.files import write_sealed
+    from lastlayer._core.files import write_sealed
 
     class Evil:
         def __reduce__(self) -> tuple[object, tuple[str]]:

@@ -37,7 +37,7 @@ def html_page(title: str, figures: Sequence[Any]) -> str:
 
 def write_page(file: Path, html: str) -> None:
     """Write a page and say where."""
-    from lastlayer.runs.files import write_atomically
+    from lastlayer._core.files import write_atomically
 
     write_atomically(file, html.encode())
     typer.echo(f"wrote {file}", err=True)

@@ -22,8 +22,8 @@ def print_artifact(
     """The table beside the published numbers, in parts where a terminal is narrow, then choices and lost runs."""
     from rich.table import Table
 
-    from lastlayer._parts import parts
     from lastlayer.papers import lines
+    from lastlayer.reports.text import parts
 
     grid = artifact.grid(observed.size)
     found = [

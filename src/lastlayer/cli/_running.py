@@ -40,8 +40,8 @@ def run(
         dataset: the data of all trials, if it is loaded already.
         notes: to be said first.
     """
+    from lastlayer._core.files import write_json
     from lastlayer.runners import run_trials
-    from lastlayer.runs.files import write_json
     from lastlayer.training.logging import import_writer
 
     events = run_trials(trials, plan, dataset)

@@ -119,7 +119,7 @@ def names_of(text: str) -> list[str]:
 
 def excess(n: int, d: int, k: int, device: str) -> str:
     """Why all logits do not fit in the free memory, or ""; ValueError where not even the layer does."""
-    from lastlayer._memory import free_memory
+    from lastlayer._core.memory import free_memory
 
     free, layer, logits = free_memory(device), 4 * LAYERS * (n + k) * d, 4 * BUFFERS * n * k
     if layer > free:
@@ -160,7 +160,7 @@ def measure_all(names: list[str], inputs: Inputs, seconds: float, *, all_logits:
 
 
 def _measure_logits(row: Row, inputs: Inputs, budget: float, all_logits: bool) -> None:
-    from lastlayer._timing import Stopwatch, measure_both, training_step
+    from lastlayer._core.timing import Stopwatch, measure_both, training_step
     from lastlayer.cli._bench_steps import on_logits
 
     if not all_logits:
@@ -174,7 +174,7 @@ def _measure_logits(row: Row, inputs: Inputs, budget: float, all_logits: bool) -
 
 
 def _measure_layer(row: Row, inputs: Inputs, budget: float, all_logits: bool) -> None:
-    from lastlayer._timing import Stopwatch, measure_both, training_step
+    from lastlayer._core.timing import Stopwatch, measure_both, training_step
     from lastlayer.cli._bench_steps import on_layer, on_whole_layer
     from lastlayer.linear_loss import plan
     from lastlayer.linear_loss.plan import NEVER

@@ -16,8 +16,8 @@ def export(
     """Write a trained model for use elsewhere: model.safetensors, model.onnx and config.json.
 
     The ONNX graph takes inputs as the data set stores them (features, or 8-bit images, channels first) and gives
-    logits and probabilities, for any batch size; beyond 1.5 GiB its weights are in model.onnx.data beside it. config.json has
-    class names, normalisation and how logits become probabilities.
+    logits and probabilities, for any batch size; beyond 1.5 GiB its weights are in model.onnx.data beside it.
+    config.json has class names, normalisation and how logits become probabilities.
     """
     if not run.is_dir():
         raise FileNotFoundError(f"{run}: no such folder")

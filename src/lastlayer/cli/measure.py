@@ -171,8 +171,8 @@ def _print_table(snapshots: list[tuple[Path, dict[str, "Tensor"], dict[str, floa
     from rich.table import Table
     from rich.text import Text
 
-    from lastlayer._parts import parts
     from lastlayer.measures import MEASURES
+    from lastlayer.reports.text import parts
 
     arrows = {"higher": "↑", "lower": "↓", None: ""}
     shown = {name: one for name, one in MEASURES.items() if any(name in values for _, _, values in snapshots)}

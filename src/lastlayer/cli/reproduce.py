@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lastlayer._words import nearest
+from lastlayer._core.registry import nearest
 from lastlayer.cli._output import check_file
 from lastlayer.cli._reproduce_print import print_artifact, print_list, print_scorecard, print_verdicts
 from lastlayer.cli._running import counted, make_folder, run, say_stopped
@@ -253,8 +253,8 @@ def _console() -> Console:
 
 def _write_figure(artifact: Artifact, observed: Observations, folder: Path, picture: Path | None) -> list[Path]:
     """The figure as one HTML file that opens offline, and as a picture where one was asked for."""
+    from lastlayer._core.files import write_atomically
     from lastlayer.papers import figure
-    from lastlayer.runs.files import write_atomically
 
     chart = figure(artifact, observed)
     if chart is None:

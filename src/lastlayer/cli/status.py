@@ -46,7 +46,7 @@ def status(
 
 def survey(root: Path) -> dict[str, Any]:
     """Runs, comparisons and counts of a folder, as plain values."""
-    from lastlayer.runs.files import DamagedFileError, read_json
+    from lastlayer._core.files import DamagedFileError, read_json
 
     runs = {folder.name: _run(folder, None) for folder in sorted(root.iterdir()) if _is_run(folder)}
     comparisons: list[dict[str, Any]] = []
@@ -74,8 +74,8 @@ def _is_run(folder: Path) -> bool:
 
 
 def _run(folder: Path, asked: dict[str, Any] | None) -> dict[str, Any]:
+    from lastlayer._core.files import describe_damage
     from lastlayer.runs import DamagedFileError, RunFolder
-    from lastlayer.runs.files import describe_damage
 
     run = RunFolder(folder)
     state: str = run.status

@@ -24,11 +24,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from lastlayer._memory import free_memory
-from lastlayer.runs.files import DamagedFileError, read_json, write_json
+from lastlayer._core.files import DamagedFileError, read_json, write_json
+from lastlayer._core.memory import free_memory
+from lastlayer._core.progress import shown
 
 from ._images import any_colour, decode, decoders, refuse_other_size
-from ._progress import shown
 from .mapped import MappedImages
 
 BLOCK = 1 << 25  # bytes decoded before they are flushed

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lastlayer._core.progress import shown
+
 from ._files import CorruptFileError
-from ._progress import shown
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _DEEP_MODES = ("I", "I;16", "I;16L", "I;16B", "I;16N")  # 16 bits; Pillow may hand them over in 32

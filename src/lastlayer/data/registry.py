@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from lastlayer._words import nearest
+from lastlayer._core.registry import nearest
 
 from ._files import Places
 from .dataset import Dataset, TextDataset

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lastlayer.tasks import long_tail_counts
+from lastlayer._core.counts import long_tail_counts
 
 from ._arpl import KNOWN as _ARPL_KNOWN
 from ._arpl import UNKNOWN as _ARPL_UNKNOWN

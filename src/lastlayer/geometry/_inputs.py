@@ -1,13 +1,11 @@
 """What every measure of geometry checks and prepares before it reads the features: labels, classes, precision."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lastlayer._dtypes import INTEGERS
+from lastlayer._core.labels import INTEGERS
 
 SQUARABLE = 1e140
 """Sums of squares of numbers up to this, and down to its inverse, are far inside the range of float64."""
@@ -125,22 +123,3 @@ def check_classifier(weight: Tensor, bias: Tensor | None, dim: int) -> None:
         )
     if not bool(torch.isfinite(bias).all()):
         raise ValueError("bias holds NaN or infinite values")
-
-
-@contextmanager
-def full_precision(features: Tensor) -> Iterator[None]:
-    """Switch off autocast on the device of the features, and oneDNN's reduced precision of float32 products.
-
-    Under `torch.set_float32_matmul_precision("medium")` a CPU product of float32 matrices runs in bfloat16, which
-    would leave three digits. On a GPU every product of this package is float64, where TF32 does not apply.
-    """
-    if not isinstance(features, Tensor):
-        raise TypeError(f"features must be a torch.Tensor, got {type(features).__name__}")
-    setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = setting.fp32_precision
-    with torch.autocast(features.device.type, enabled=False):
-        try:
-            setting.fp32_precision = "ieee"
-            yield
-        finally:
-            setting.fp32_precision = before

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from lastlayer._core.precision import full_precision
 from lastlayer.geometry import _formulas
-from lastlayer.geometry._inputs import full_precision, prepare, select_classifier
+from lastlayer.geometry._inputs import prepare, select_classifier
 from lastlayer.geometry._passes import first_pass, second_pass
 
 

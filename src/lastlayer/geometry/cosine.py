@@ -2,9 +2,10 @@
 
 from torch import Tensor
 
+from lastlayer._core.precision import full_precision
 from lastlayer.geometry import _formulas
 from lastlayer.geometry._formulas import CosineCollapse
-from lastlayer.geometry._inputs import Samples, full_precision, prepare
+from lastlayer.geometry._inputs import Samples, prepare
 from lastlayer.geometry._passes import first_pass, second_pass
 
 

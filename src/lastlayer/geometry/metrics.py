@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn import Module
 from torchmetrics import Metric
 
+from lastlayer._core.precision import full_precision
 from lastlayer.geometry import _moments
-from lastlayer.geometry._inputs import Samples, check_classifier, check_features, check_target, full_precision
+from lastlayer.geometry._inputs import Samples, check_classifier, check_features, check_target
 from lastlayer.geometry._passes import Means, second_pass
 from lastlayer.geometry.summary import Geometry, summarise
 

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
+from lastlayer._core.precision import full_precision
 from lastlayer.geometry._chunks import zero_safe_inverse
 from lastlayer.geometry._formulas import centre_rows, nan_like
-from lastlayer.geometry._inputs import check_classifier, check_features, full_precision, prepare
+from lastlayer.geometry._inputs import check_classifier, check_features, prepare
 from lastlayer.geometry._passes import first_pass
 
 

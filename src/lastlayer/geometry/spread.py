@@ -2,8 +2,9 @@
 
 from torch import Tensor
 
+from lastlayer._core.precision import full_precision
 from lastlayer.geometry import _formulas
-from lastlayer.geometry._inputs import full_precision, prepare
+from lastlayer.geometry._inputs import prepare
 from lastlayer.geometry._passes import first_pass, second_pass
 
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lastlayer._core.precision import full_precision
 from lastlayer.geometry import _formulas
-from lastlayer.geometry._inputs import full_precision, prepare, select_classifier
+from lastlayer.geometry._inputs import prepare, select_classifier
 from lastlayer.geometry._passes import Means, Spread, first_pass, second_pass
 
 

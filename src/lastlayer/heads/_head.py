@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lastlayer._dtypes import INTEGERS
+from lastlayer._core.labels import INTEGERS
 
 
 class Head(nn.Module):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lastlayer._dtypes import INTEGERS
+from lastlayer._core.labels import INTEGERS
 from lastlayer.heads._head import Head, initial_weight
 from lastlayer.losses._target import check_label_range
 from lastlayer.losses.large_margin import row_norms, shrink

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lastlayer._rows import unit
+from lastlayer._core.unit import unit
 from lastlayer.heads._head import Head, initial_weight, select
 
 

@@ -7,13 +7,13 @@ import math
 import torch
 from torch import Tensor
 
+from lastlayer._core.precision import at_least_float32
 from lastlayer.linear_loss._compiled import CompilationError, compiled, pays, row_kernels
 from lastlayer.linear_loss._function import Gradients, Layer
 from lastlayer.linear_loss._products import empty_rows, narrow, wide
 from lastlayer.linear_loss._rows import Once, logits_into
 from lastlayer.linear_loss._sums import RowGradients
 from lastlayer.linear_loss._target import Batch, chunks
-from lastlayer.losses._module import at_least_float32
 
 
 class BatchCrossEntropy:

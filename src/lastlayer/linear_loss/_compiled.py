@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from lastlayer._core.precision import at_least_float32
 from lastlayer.linear_loss._products import narrow, on_its_device
 from lastlayer.losses import Loss, Target
-from lastlayer.losses._module import at_least_float32
 
 RowFunction = Callable[..., Any]
 

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
-from lastlayer._dtypes import INTEGERS
+from lastlayer._core.labels import INTEGERS
 from lastlayer.linear_loss._compiled import batch_kernels, kernels, label_kernels
 from lastlayer.linear_loss._function import Gradients, Layer
 from lastlayer.linear_loss._label_losses import COUPLED, LINES, RowLoss, has_form, row_loss

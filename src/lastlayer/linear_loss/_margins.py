@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lastlayer._core.precision import at_least_float32
 from lastlayer.linear_loss._compiled import pays, row_kernels
 from lastlayer.linear_loss._function import Gradients, Layer
 from lastlayer.linear_loss._picked import ClassSums
@@ -16,7 +17,6 @@ from lastlayer.linear_loss._target import Batch, chunks
 from lastlayer.linear_loss.plan import eager_rows
 from lastlayer.losses import Loss
 from lastlayer.losses._classes import AtLabel
-from lastlayer.losses._module import at_least_float32
 from lastlayer.losses._target import Labels
 
 Entries = tuple[Tensor, Tensor, Tensor]  # samples, classes and dz, (m,) each

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from lastlayer.losses._module import at_least_float32
+from lastlayer._core.precision import at_least_float32
 
 WIDTH = 8  # entries of half precision that a GPU reads at once, where they begin at a multiple of so many
 SPLIT_PAYS = 2**33  # n d K, from which a product gains more from whole widths than another product of the rest costs

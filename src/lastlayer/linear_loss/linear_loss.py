@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
-from lastlayer._rows import unit
+from lastlayer._core.ranks import Group
+from lastlayer._core.unit import unit
 from lastlayer.linear_loss._function import fused, with_unchanged
 from lastlayer.linear_loss._label_rows import by_kernels, takes
 from lastlayer.linear_loss._large_margin import takes_large_margin
@@ -21,7 +22,6 @@ from lastlayer.linear_loss._units import has_kernels_for, unit_rows
 from lastlayer.linear_loss.plan import SHARDED, SMALL, Plan, module_of, name_of, refuse_teachers, tile
 from lastlayer.linear_loss.plan import plan as choose
 from lastlayer.losses import LargeMarginLoss, Loss, Target
-from lastlayer.losses._ranks import Group
 from lastlayer.losses._target import pair_from_list
 
 

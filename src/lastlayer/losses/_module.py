@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lastlayer._imports import find
-from lastlayer._words import nearest
+from lastlayer._core.precision import at_least_float32
+from lastlayer._core.registry import find, nearest
 
 COMMON = {"weight": None, "class_weight": None, "ignore_index": -100, "reduction": "mean"}
 
@@ -216,11 +216,6 @@ def create(name: str, num_classes: int | None = None, **hyperparameters: Any) ->
     """
     found = entry(name)
     return found.module(num_classes, **{**found.hyperparameters, **hyperparameters})
-
-
-def at_least_float32(logits: Tensor) -> Tensor:
-    """Half precision becomes float32; float32 and float64 stay."""
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
 def softmax(scores: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lastlayer._dtypes import INTEGERS
-from lastlayer.losses._module import at_least_float32
+from lastlayer._core.labels import INTEGERS
+from lastlayer._core.precision import at_least_float32
 
 Reduction = Literal["none", "mean", "sum"]
 MixedPair = tuple[Tensor, Tensor, "Tensor | float"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lastlayer._core.ranks import Group, max_over_ranks, sum_over_ranks
 from lastlayer.losses._classes import AtLabel
 from lastlayer.losses._module import Loss, register
-from lastlayer.losses._ranks import Group, max_over_ranks, sum_over_ranks
 from lastlayer.losses._target import Target, read
 
 

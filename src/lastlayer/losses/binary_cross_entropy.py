@@ -7,8 +7,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from lastlayer._core.precision import at_least_float32
 from lastlayer.losses._classes import Selection, evaluate, normaliser, softplus
-from lastlayer.losses._module import Loss, at_least_float32, register
+from lastlayer.losses._module import Loss, register
 from lastlayer.losses._target import Target, check_range, read, read_class_vector
 
 

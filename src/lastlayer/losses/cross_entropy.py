@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from lastlayer._core.precision import at_least_float32
 from lastlayer.losses._classes import evaluate, normaliser
-from lastlayer.losses._module import Loss, at_least_float32, register
+from lastlayer.losses._module import Loss, register
 from lastlayer.losses._target import Problem, Target, check_range, read
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lastlayer._dtypes import INTEGERS
+from lastlayer._core.labels import INTEGERS
+from lastlayer._core.precision import at_least_float32
 from lastlayer.losses._classes import Selection, evaluate, softplus
-from lastlayer.losses._module import Loss, at_least_float32, register
+from lastlayer.losses._module import Loss, register
 from lastlayer.losses._target import (
     Problem,
     Target,

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lastlayer._rows import soft_normalize, upcast
+from lastlayer._core.precision import upcast
+from lastlayer._core.unit import soft_normalize
 from lastlayer.losses._classes import evaluate
 from lastlayer.losses._module import Loss, register
 from lastlayer.losses._target import Problem, Target, check_range, read

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from lastlayer._words import nearest
+from lastlayer._core.registry import nearest
 
 Factory = Callable[..., nn.Module]
 F = TypeVar("F", bound=Factory)

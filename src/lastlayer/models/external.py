@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from lastlayer._imports import find
+from lastlayer._core.registry import find
 
 
 def from_factory(path: str, in_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:

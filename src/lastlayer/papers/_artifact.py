@@ -51,7 +51,7 @@ from importlib.resources import files
 from types import ModuleType
 from typing import Any, Literal, get_args
 
-from lastlayer._words import nearest
+from lastlayer._core.registry import nearest
 from lastlayer.training.trial import ModelChoice, Trial
 
 Size = Literal["smoke", "small", "paper"]

@@ -7,12 +7,12 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from lastlayer._core.files import describe_damage
 from lastlayer.papers._artifact import Artifact, Cell, Grid, Labels, Selection, Size, resolve
 from lastlayer.papers._observations import Observations, Row, Store
 from lastlayer.papers._recording import facts_of
 from lastlayer.runners import Plan
 from lastlayer.runs import DamagedFileError, RunFolder
-from lastlayer.runs.files import describe_damage
 from lastlayer.training.trial import Trial
 from lastlayer.training.tuning import HOLDOUT, TUNING_SEED, best_candidate
 

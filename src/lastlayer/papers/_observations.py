@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lastlayer._core.files import write_atomically
 from lastlayer.papers._artifact import SIZES, Labels, Size
-from lastlayer.runs.files import write_atomically
 
 _FACTS = ("selected", "seconds", "run", "commit", "machine")
 

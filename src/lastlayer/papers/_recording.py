@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from lastlayer._core.files import describe_damage
 from lastlayer.papers._artifact import Artifact, Cell, Grid, Labels, module_of, resolve
 from lastlayer.papers._observations import Row
 from lastlayer.runners import Plan
 from lastlayer.runs import DamagedFileError, RunFolder
-from lastlayer.runs.files import describe_damage
 
 ABOVE_CHANCE = 1.05  # times the share of the largest class: a run below that on its training set learned nothing
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from lastlayer._core.files import describe_damage, read_json
 from lastlayer.runs import DamagedFileError, RunFolder, Status
-from lastlayer.runs.files import describe_damage, read_json
 from lastlayer.runs.folder import is_run
 
 ReportStatus = Status | Literal["damaged", "repeated"]

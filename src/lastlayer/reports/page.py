@@ -15,11 +15,11 @@ from importlib.resources import files
 from pathlib import Path
 
 import lastlayer
+from lastlayer._core.files import write_atomically
 from lastlayer.reports import tables
 from lastlayer.reports.charts import chart_data
 from lastlayer.reports.summary import Summary
 from lastlayer.reports.verdict import most_differing, verdict
-from lastlayer.runs.files import write_atomically
 
 
 def write_page(summary: Summary, path: str | Path, *, tsne: bool = False) -> Path:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from lastlayer._parts import parts
 from lastlayer.reports.columns import Column, Split, texts_of_cell
 from lastlayer.reports.noise import ENOUGH_SEEDS
 from lastlayer.reports.summary import DECISIONS, FEATURES, Summary
+from lastlayer.reports.text import parts
 from lastlayer.reports.verdict import rule, verdict
 
 if TYPE_CHECKING:

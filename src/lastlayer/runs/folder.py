@@ -28,7 +28,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lastlayer.runs.files import (
+from lastlayer._core.files import (
     DamagedFileError,
     as_safetensors,
     check_file,

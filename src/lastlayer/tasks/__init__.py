@@ -7,15 +7,8 @@ any integer dtype.
 
 from typing import TYPE_CHECKING, Any
 
-from lastlayer.tasks.accuracies import (
-    LongTail,
-    accuracy,
-    f1,
-    long_tail,
-    long_tail_counts,
-    matthews,
-    unbiased_accuracy,
-)
+from lastlayer._core.counts import long_tail_counts
+from lastlayer.tasks.accuracies import LongTail, accuracy, f1, long_tail, matthews, unbiased_accuracy
 from lastlayer.tasks.conditions import (
     CriticalConditions,
     Scores,

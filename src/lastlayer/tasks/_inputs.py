@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from lastlayer._dtypes import INTEGERS
+from lastlayer._core.labels import INTEGERS
 
 Logits: TypeAlias = Tensor | Callable[[], Iterable[Tensor]]
 """An (N, K) tensor, or a function without arguments that yields it as column blocks (N, b) in class order."""

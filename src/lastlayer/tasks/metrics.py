@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from lastlayer._memory import free_memory
+from lastlayer._core.memory import free_memory
 from lastlayer.tasks._histogram import (
     average_precision_bounds,
     pairs_won,

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, get_args, get_type_hints
 
-from lastlayer._words import nearest
+from lastlayer._core.registry import nearest
 
 Options = Mapping[str, Any]
 _TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 import lastlayer
-from lastlayer._words import nearest
+from lastlayer._core.files import as_safetensors, sha256, write_atomically, write_json
+from lastlayer._core.registry import nearest
 from lastlayer.runs import RunFolder
-from lastlayer.runs.files import as_safetensors, sha256, write_atomically, write_json
 from lastlayer.training.load import Loaded, load
 
 FORMATS = ("safetensors", "onnx")

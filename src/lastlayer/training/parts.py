@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lastlayer import data, losses, models
-from lastlayer._imports import digest
-from lastlayer._words import nearest
+from lastlayer._core.registry import digest, nearest
 from lastlayer.losses.distillation import DISTILLING
 from lastlayer.models.external import find_factory
 from lastlayer.training.network import HEAD_CLASSES, Network

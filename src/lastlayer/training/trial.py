@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lastlayer._words import nearest
+from lastlayer._core.registry import nearest
 from lastlayer.training._fields import Options, from_dict, one_of, settle, within
 
 LARGEST_SEED = 2**62  # a step beyond it torch takes no seed

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
-from lastlayer._rows import soft_normalize, unit
+from lastlayer._core.unit import soft_normalize, unit
 
 
 def naive(row, gamma, tau):

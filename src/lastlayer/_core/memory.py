@@ -1,4 +1,4 @@
-"""How much memory can still be taken. Tests: tests/test_memory.py."""
+"""How much memory can still be taken."""
 
 from __future__ import annotations
 

@@ -1,13 +1,18 @@
-"""Losses and models of the user's own, found by the names of their module and of the callable in it."""
+"""What has a name: the nearest spelling of one, and losses and models of the user's own, found by import path."""
 
+import difflib
 import hashlib
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
-from lastlayer._words import nearest
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """ " (did you mean 'x'?)" for the known word nearest to one that is not known; "" where none is near."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def find(module_name: str, name: str, what: str) -> Callable[..., Any]:

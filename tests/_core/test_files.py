@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lastlayer.runs.files import DamagedFileError, read_json, read_sealed, write_atomically, write_json, write_sealed
+from lastlayer._core.files import DamagedFileError, read_json, read_sealed, write_atomically, write_json, write_sealed
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

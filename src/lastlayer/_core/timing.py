@@ -1,4 +1,4 @@
-"""The time and the memory that a step takes, for `lastlayer bench` and `benchmarks/`. Tests: tests/test_timing.py."""
+"""The time and the memory that a step takes, for `lastlayer bench` and `benchmarks/`."""
 
 from __future__ import annotations
 

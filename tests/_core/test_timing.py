@@ -7,7 +7,7 @@ import statistics
 import pytest
 import torch
 
-from lastlayer._timing import (
+from lastlayer._core.timing import (
     Stopwatch,
     measure_both,
     peak_memory,

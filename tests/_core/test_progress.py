@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lastlayer.data import _progress
+from lastlayer._core import progress
 
 
 @pytest.mark.parametrize(
@@ -18,8 +18,8 @@ def test_a_bar_is_shown_in_a_terminal_when_it_takes_long(
     monkeypatch.setenv("TTY_COMPATIBLE", "1" if terminal else "0")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    monkeypatch.setattr(_progress, "SILENT_SECONDS", seconds)
-    assert list(_progress.shown(range(5), "counting", 8, done=3)) == [0, 1, 2, 3, 4]
+    monkeypatch.setattr(progress, "SILENT_SECONDS", seconds)
+    assert list(progress.shown(range(5), "counting", 8, done=3)) == [0, 1, 2, 3, 4]
     said = capsys.readouterr().err
     assert "counting" in said if seen else said == ""
 
@@ -29,9 +29,9 @@ def test_a_worker_leaves_the_terminal_to_its_parent(
 ) -> None:
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(_progress, "SILENT_SECONDS", -1.0)
+    monkeypatch.setattr(progress, "SILENT_SECONDS", -1.0)
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: object())
-    assert list(_progress.shown(range(3), "counting", 3)) == [0, 1, 2]
+    assert list(progress.shown(range(3), "counting", 3)) == [0, 1, 2]
     assert capsys.readouterr().err == ""
 
 
@@ -41,4 +41,4 @@ def test_the_items_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ValueError("second")
 
     with pytest.raises(ValueError, match="second"):
-        list(_progress.shown(items(), "counting", 2))
+        list(progress.shown(items(), "counting", 2))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lastlayer import _memory
+from lastlayer._core import memory
 
 FILES = {
     "/proc/meminfo": "MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable: 4000 kB\n",
@@ -23,22 +23,22 @@ def files(monkeypatch):
             raise FileNotFoundError(path)
         return there[str(path)]
 
-    monkeypatch.setattr(_memory.Path, "read_text", read)
+    monkeypatch.setattr(memory.Path, "read_text", read)
     return there
 
 
 def test_the_limit_of_a_container_less_what_it_took(files):
-    assert _memory.free_memory() == 2_000_000  # caches of files are given back when asked for
+    assert memory.free_memory() == 2_000_000  # caches of files are given back when asked for
 
 
 def test_what_is_available_where_the_limit_is_higher_or_none(files):
     files["/sys/fs/cgroup/memory.max"] = "9000000\n"
-    assert _memory.free_memory("cpu") == 4000 * 1024
+    assert memory.free_memory("cpu") == 4000 * 1024
     files["/sys/fs/cgroup/memory.max"] = "max\n"
-    assert _memory.free_memory("cpu") == 4000 * 1024
+    assert memory.free_memory("cpu") == 4000 * 1024
 
 
 def test_half_of_the_memory_where_the_system_does_not_tell(files, monkeypatch):
     del files["/proc/meminfo"]
-    monkeypatch.setattr(_memory.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.__getitem__)
-    assert _memory.free_memory() == 4096 * 500
+    monkeypatch.setattr(memory.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.__getitem__)
+    assert memory.free_memory() == 4096 * 500

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
+
+from lastlayer._core.precision import upcast
 
 
 def soft_normalize(x: Tensor, gamma: float = 1.0, tau: Tensor | float = 1.0, dim: int = -1) -> Tensor:
@@ -28,32 +28,6 @@ def soft_normalize(x: Tensor, gamma: float = 1.0, tau: Tensor | float = 1.0, dim
     return scaled * torch.where(nonzero, factor, 0.0)
 
 
-def upcast(x: Tensor) -> Tensor:
-    """Half precision to float32, with float16 gradients that come back finite; float32 and float64 stay."""
-    if x.dtype is torch.float16:
-        return _ClampedUpcast.apply(x)  # type: ignore[no-any-return, no-untyped-call]
-    return x.float() if x.dtype is torch.bfloat16 else x
-
-
 def unit(x: Tensor, dim: int = -1) -> Tensor:
     """x / ||x||, in float32 or better; zero rows stay zero, with gradient 0."""
     return soft_normalize(x, dim=dim)
-
-
-class _ClampedUpcast(torch.autograd.Function):
-    """float16 to float32; the gradient comes back within float16's finite range."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.float()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        limit = torch.finfo(torch.float16).max
-        return gradient.clamp(-limit, limit).half()
