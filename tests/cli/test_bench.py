@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from typer.testing import CliRunner
 
-from lastlayer import _memory, losses
+from lastlayer import losses
+from lastlayer._core import memory
 from lastlayer.cli import app
 from lastlayer.cli._bench_steps import Inputs, on_layer, on_logits, on_whole_layer
 from lastlayer.linear_loss import Plan, plan
@@ -83,7 +84,7 @@ def test_the_files_say_the_same(tmp_path):
 
 def test_logits_that_do_not_fit_are_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(planning, "SMALL", 100)
-    monkeypatch.setattr(_memory, "free_memory", lambda device: 2**20)  # logits of 256 KB, and what is made of them
+    monkeypatch.setattr(memory, "free_memory", lambda device: 2**20)  # logits of 256 KB, and what is made of them
     found, said = rows(tmp_path, "--samples", "64", "--classes", "1000", "--loss", "ce,kd")
     assert "64 x 1000 logits" in said
     assert "the dense peer are left out" in said
@@ -96,7 +97,7 @@ def test_logits_that_do_not_fit_are_left_out(tmp_path, monkeypatch):
 
 
 def test_a_dense_path_that_does_not_fit_is_not_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(_memory, "free_memory", lambda device: 1500)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 1500)
     found, _ = rows(tmp_path, "--loss", "ce")
     assert (found["ce"]["path"], found["ce"]["linear_milliseconds"]) == ("dense", None)
 
