@@ -1,18 +1,115 @@
-"""What has a name: the nearest spelling of one, and losses and models of the user's own, found by import path."""
+"""One registry for everything that has a name: losses, heads, models, data sets; and parts of the user's own."""
+
+from __future__ import annotations
 
 import difflib
 import hashlib
 import importlib
+import inspect
+import pkgutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from types import ModuleType
+from typing import Any, Generic, TypeVar, cast
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Parts of one kind by name.
+
+    Args:
+        kind: what a part is called in messages, such as "loss".
+        elsewhere: how a part of the user's own is named, for the message about an unknown name.
+    """
+
+    def __init__(self, kind: str, elsewhere: str = "") -> None:
+        self.kind = kind
+        self._elsewhere = elsewhere
+        self._parts: dict[str, T] = {}
+
+    def add(self, name: str, part: T) -> None:
+        """Register a part.
+
+        Raises:
+            ValueError: if the name is taken.
+        """
+        if name in self._parts:
+            raise ValueError(f"{self.kind} {name!r} is registered twice")
+        self._parts[name] = part
+
+    def get(self, name: str, meant: str | None = None) -> T:
+        """The part of that name.
+
+        Args:
+            name: the name given.
+            meant: another spelling of it, from which to guess the nearest known name.
+
+        Raises:
+            ValueError: if no part has that name. The message suggests the nearest one.
+        """
+        if name not in self._parts:
+            hint = nearest(name if meant is None else meant, self._parts)
+            elsewhere = f"; or {self._elsewhere}" if self._elsewhere else ""
+            raise ValueError(f"{self.kind} {name!r} is unknown{hint}; available: {', '.join(self.names())}{elsewhere}")
+        return self._parts[name]
+
+    def names(self) -> list[str]:
+        """All registered names, sorted."""
+        return sorted(self._parts)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+
+def import_all(package: ModuleType) -> None:
+    """Import every module of a package, so that each one registers its parts."""
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """ " (did you mean 'x'?)" for the known word nearest to one that is not known; "" where none is near."""
+    """Return " (did you mean 'x'?)" for the known word nearest to an unknown one, or "" if none is near."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def options_of(factory: Callable[..., Any], without: Collection[str] = ()) -> dict[str, Any]:
+    """The options that a factory takes, with their defaults; `inspect.Parameter.empty` stands for none."""
+    parameters = inspect.signature(factory).parameters.values()
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return {p.name: p.default for p in named if p.name not in without}
+
+
+def check_options(
+    what: str, given: Iterable[str], known: Iterable[str], hint: Callable[[str], str] = lambda _: ""
+) -> None:
+    """Refuse an option that a part does not take.
+
+    Args:
+        what: the part in messages, such as "head normalized".
+        given: names of the options given.
+        known: names of the options that the part takes.
+        hint: makes a text for an option that resembles none of the known ones.
+
+    Raises:
+        ValueError: for an unknown option. The message suggests the nearest one and lists those there are.
+    """
+    known = list(known)
+    for option in given:
+        if option not in known:
+            near = nearest(option, known) or hint(option)
+            raise ValueError(f"{what} has no option {option!r}{near}; it has {', '.join(known) or 'none'}")
+
+
+def split_path(name: str) -> tuple[str, str] | None:
+    """A part of the user's own, "package.module:name" or "package.module.name", as module and name; else None."""
+    module, separator, rest = name.partition(":") if ":" in name else name.rpartition(".")
+    return (module, rest) if separator and module and rest else None
 
 
 def find(module_name: str, name: str, what: str) -> Callable[..., Any]:
@@ -20,14 +117,14 @@ def find(module_name: str, name: str, what: str) -> Callable[..., Any]:
 
     Args:
         module_name: as in an import statement.
-        name: of a function or class in it.
-        what: begins every message, as in "model 'my_net:net'".
+        name: of a function or class in the module.
+        what: the beginning of every message, as in "model 'my_net:net'".
 
     Raises:
-        ValueError: the module cannot be imported, or has no such callable.
+        ValueError: if the module cannot be imported, or has no such callable.
     """
     here = str(Path.cwd())
-    if here not in sys.path:  # a command, unlike python itself, does not look there
+    if here not in sys.path:  # unlike python itself, a command does not look there
         sys.path.append(here)
     try:
         module = importlib.import_module(module_name)
@@ -35,7 +132,7 @@ def find(module_name: str, name: str, what: str) -> Callable[..., Any]:
         raise ValueError(
             f"{what}: module {error.name!r} cannot be imported; it was looked for on PYTHONPATH and in {here}"
         ) from error
-    except Exception as error:  # it is the user's code: anything can come out
+    except Exception as error:  # the user's code can raise anything
         raise ValueError(f"{what}: importing {module_name} raised {type(error).__name__}: {error}") from error
     found = getattr(module, name, None)
     if not callable(found):
@@ -45,7 +142,7 @@ def find(module_name: str, name: str, what: str) -> Callable[..., Any]:
 
 
 def digest(module_name: str, found: Callable[..., Any]) -> str:
-    """SHA-256 of the files that name and define a callable, not of what they import; "" where there are no files."""
+    """SHA-256 of the files that name and define a callable, but not of what they import; "" if there are no files."""
     modules = [sys.modules.get(name) for name in (module_name, getattr(found, "__module__", None)) if name]
     paths = {file for module in modules if (file := getattr(module, "__file__", None)) is not None}
     content = [Path(path).read_bytes() for path in sorted(paths) if Path(path).is_file()]
