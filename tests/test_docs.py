@@ -3,6 +3,7 @@
 Their `>>>` examples run as doctests (pyproject.toml).
 """
 
+import copy
 import dataclasses
 import importlib
 import inspect
@@ -19,11 +20,10 @@ from lastlayer.cli import app
 from lastlayer.cli.reproduce import _only, _seeds
 from lastlayer.linear_loss import Plan, linear_loss
 from lastlayer.linear_loss.plan import AGAINST_OTHERS, BY_CLASSES, SHARDED
-from lastlayer.losses import _module
+from lastlayer.losses import loss as _loss
 from lastlayer.measures import MEASURES
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Schedule, Trial
 from lastlayer.training.loop import finish_fit, fit
-from lastlayer.training.network import HEAD_CLASSES
 
 ROOT = Path(__file__).parents[1]
 PAGES = {page.name: page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md"))}
@@ -68,7 +68,7 @@ def test_a_loss_is_as_its_line_says(name):
         entry.module.weight_decay,
     ]
     own = {p.name: p.default for p in inspect.signature(entry.module).parameters.values()} | entry.hyperparameters
-    own = {key: value for key, value in own.items() if key != "num_classes" and key not in _module.COMMON}
+    own = {key: value for key, value in own.items() if key != "num_classes" and key not in _loss.COMMON}
     needed = [key for key, value in own.items() if value is inspect.Parameter.empty]
     assert names(row["hyperparameters"]) == [key if key in needed else f"{key}={own[key]!r}" for key in own]
 
@@ -87,7 +87,7 @@ def test_a_loss_takes_soft_targets_if_its_line_says_so(name):
 
 def test_the_loss_that_the_page_adds_works(monkeypatch):
     """The file printed there, registered for the time of this test."""
-    monkeypatch.setattr(_module, "_registry", dict(_module._registry))
+    monkeypatch.setattr(_loss, "_registry", copy.deepcopy(_loss._registry))
     code = next(block for block in re.findall(r"```python\n(.*?)```", PAGES["losses.md"], re.S) if "@register" in block)
     exec(compile(code, "docs/losses.md", "exec"), {"__name__": "poly1"})
     torch.manual_seed(0)
@@ -125,7 +125,7 @@ def test_the_tables_of_measures_are_the_registry():
 
 def test_the_table_of_heads_is_that_of_the_trainer():
     said = {names(row["name"])[0]: names(row["class"])[0] for row in rows(PAGES["heads.md"], "name", "class")}
-    assert said == {name: made.__name__ for name, made in HEAD_CLASSES.items()}
+    assert said == {name: heads.class_of(name).__name__ for name in heads.available()}
     assert set(said.values()) == {name for name in heads.__all__ if name.endswith("Head")} - {"Head"}
 
 

@@ -105,7 +105,7 @@ def test_a_dense_path_that_does_not_fit_is_not_taken(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--loss", "ce,slm"), "no loss is named 'slm' (did you mean 'sln'?)"),
+        (("--loss", "ce,slm"), "loss 'slm' is unknown (did you mean 'sln'?)"),
         (("--loss", ","), "--loss names no loss"),
         (("--device", "tpu"), "--device must be auto, cpu or cuda, got 'tpu'"),
         (("--device", "cuda"), "device cuda was asked for, but this machine has no GPU"),

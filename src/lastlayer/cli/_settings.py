@@ -99,18 +99,16 @@ class Settings:
                 plan's finished runs were trained on.
         """
         from lastlayer.losses import entry
-        from lastlayer.losses.distillation import DISTILLING
         from lastlayer.training.parts import load_data
 
-        for loss in losses:
-            entry(loss.split(":")[0])  # a misspelt name is told before large data is read
+        # Entries are made before large data is read, so that a misspelt name is refused at once.
+        taught = {name: entry(name).module.needs_teacher for name in (loss.split(":")[0] for loss in losses)}
         changed = dict(assignment(item, "--set") for item in self.set or [])
         if "seed" in changed:
             raise ValueError("--set seed: compare takes seeds 0, 1, ... (--seeds 5), train one (--seed 7)")
         choice = self._data(changed)
         dataset = load_data(choice, self.data_root)
         base = self._base(dataset, choice)
-        distilling = any(loss.split(":")[0] in DISTILLING for loss in losses)
         trials = []
         for loss in losses:
             name, *given = loss.split(":")
@@ -118,7 +116,7 @@ class Settings:
             if self.label_smoothing is not None:
                 options.setdefault("label_smoothing", self.label_smoothing)
             # beside losses that learn from the teacher the others do without
-            own = base if name in DISTILLING or not distilling else dataclasses.replace(base, teacher=None)
+            own = base if taught[name] or not any(taught.values()) else dataclasses.replace(base, teacher=None)
             trial = own.with_settings({"loss": {"name": name, "options": options}, **changed}).resolved(self.data_root)
             trials += [dataclasses.replace(trial, seed=seed) for seed in seeds]
         notes = check_trials(trials, dataset)

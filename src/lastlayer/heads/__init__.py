@@ -1,7 +1,7 @@
 """Features to logits. The classifier's weights live here and nowhere else."""
 
-from lastlayer.heads._head import Head
 from lastlayer.heads.batch_norm import BatchNormHead
+from lastlayer.heads.head import Head, available, class_of, create, options, register
 from lastlayer.heads.large_margin import LargeMarginHead
 from lastlayer.heads.linear import LinearHead
 from lastlayer.heads.normalized import NormalizedHead
@@ -14,5 +14,10 @@ __all__ = [
     "LinearHead",
     "NormalizedHead",
     "SimplexHead",
+    "available",
+    "class_of",
+    "create",
+    "options",
+    "register",
     "simplex_etf",
 ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lastlayer.heads._head import Head, initial_weight
+from lastlayer.heads.head import Head, initial_weight, register
 
 
+@register("batch-norm")
 class BatchNormHead(Head):
     """logits = W BN(h), BN(h) = gamma (h - mean) / sd, with no shift and no bias.
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lastlayer._core.labels import INTEGERS
-from lastlayer.heads._head import Head, initial_weight
-from lastlayer.losses._target import check_label_range
+from lastlayer.heads.head import Head, initial_weight, register
 from lastlayer.losses.large_margin import row_norms, shrink
+from lastlayer.losses.target import check_label_range
 
 
+@register("large-margin")
 class LargeMarginHead(Head):
     """L-Softmax as a head (Liu et al., 2016): with cross-entropy on its training logits it is `losses.large_margin`.
 
@@ -65,6 +67,12 @@ class LargeMarginHead(Head):
         step = self.step.to(torch.promote_types(self.weight.dtype, torch.float32))
         return (self.start / (1 + 0.12 * step)).clamp(min=self.floor)
 
+    def take_step(self) -> dict[str, Any]:
+        """The margin and lambda of the present training step, which is counted."""
+        numbers = {"margin": self.margin, "lam": self.lam}
+        self.step += 1
+        return numbers
+
     def forward(self, x: Tensor, target: Tensor | None = None) -> Tensor:
         """Logits (N, K) of x (N, d): margined in training with a target of class indices (N,), plain otherwise.
 
@@ -86,8 +94,7 @@ class LargeMarginHead(Head):
         index = index.unsqueeze(1)
         true = logits.gather(1, index)
         norms = (row_norms(x) * row_norms(self.weight).gather(0, index.squeeze(1))).unsqueeze(1)
-        shrunk = shrink(true.to(norms.dtype), norms, self.margin, self.lam).to(logits.dtype)
-        self.step += 1
+        shrunk = shrink(true.to(norms.dtype), norms, **self.take_step()).to(logits.dtype)
         return logits.scatter(1, index, torch.where(target.long().unsqueeze(1) >= 0, shrunk, true))
 
     def extra_repr(self) -> str:

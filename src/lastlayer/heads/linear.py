@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from lastlayer.heads._head import Head, initial_weight
+from lastlayer.heads.head import Head, initial_weight, register
 
 
+@register("linear")
 class LinearHead(Head):
     """logits = W h + b, initialised as `torch.nn.Linear`.
 

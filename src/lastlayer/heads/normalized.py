@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from lastlayer._core.unit import unit
-from lastlayer.heads._head import Head, initial_weight, select
+from lastlayer.heads.head import Head, initial_weight, register, select
 
 
+@register("normalized")
 class NormalizedHead(Head):
     """logits_k = scale cos(w_k, h) - b_k. The bias is subtracted, as the paper writes it.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lastlayer.heads._head import Head, select
+from lastlayer.heads.head import Head, register, select
 
 
 def simplex_etf(num_classes: int, dim: int, generator: torch.Generator | None = None) -> Tensor:
@@ -44,6 +44,7 @@ def simplex_etf(num_classes: int, dim: int, generator: torch.Generator | None = 
     return rows.to(torch.get_default_dtype())
 
 
+@register("simplex")
 class SimplexHead(Head):
     """logits = scale M h, with M a fixed simplex frame: nothing to learn in the last layer.
 

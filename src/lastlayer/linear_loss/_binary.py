@@ -10,7 +10,7 @@ from torch import Tensor
 from lastlayer.linear_loss._classes import Tiles, times_share
 from lastlayer.linear_loss._function import Gradients, Layer
 from lastlayer.linear_loss._products import wide
-from lastlayer.losses._classes import softplus
+from lastlayer.losses.selection import softplus
 
 
 class BinaryCrossEntropy:

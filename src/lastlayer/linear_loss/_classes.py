@@ -18,11 +18,11 @@ from lastlayer.linear_loss._products import WIDTH, in_full_precision, logits_of,
 from lastlayer.linear_loss._shards import Shard
 from lastlayer.linear_loss._target import Batch, chunks
 from lastlayer.losses import ArcMarginLoss, LargeMarginLoss, Loss
-from lastlayer.losses._classes import softplus
-from lastlayer.losses._target import Labels
 from lastlayer.losses.arc_margin import enlarge_angle
 from lastlayer.losses.large_margin import row_norms, shrink
+from lastlayer.losses.selection import softplus
 from lastlayer.losses.soft_logit_norm import resolve_tau
+from lastlayer.losses.target import Labels
 
 MANY = 4096  # classes, of which a tile more is little
 

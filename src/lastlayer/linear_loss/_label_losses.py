@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from lastlayer.losses import Loss
-from lastlayer.losses._target import read_class_vector
 from lastlayer.losses.logit_adjusted import check_counts
 from lastlayer.losses.soft_logit_norm import resolve_tau
+from lastlayer.losses.target import read_class_vector
 
 
 class Kind(StrEnum):

@@ -18,7 +18,7 @@ from lastlayer.linear_loss._sums import RowGradients
 from lastlayer.linear_loss._target import chunks
 from lastlayer.linear_loss.plan import FEWEST_ROWS, NARROW, ONE_PROGRAM, SPARSE, SPARSE_PAYS
 from lastlayer.losses import Loss, Target
-from lastlayer.losses._target import check_label_range, check_same_device, may_read
+from lastlayer.losses.target import check_label_range, check_same_device, may_read
 
 
 def takes(target: Target, name: str, loss: Loss, features: Tensor, K: int, rows: int) -> TypeGuard[Tensor]:

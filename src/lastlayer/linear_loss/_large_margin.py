@@ -16,8 +16,8 @@ from lastlayer.linear_loss._rows import Once
 from lastlayer.linear_loss._sums import RowGradients
 from lastlayer.linear_loss._target import Batch, chunks
 from lastlayer.losses import Loss, Target
-from lastlayer.losses._classes import softplus
 from lastlayer.losses.large_margin import row_norms, shrink
+from lastlayer.losses.selection import softplus
 
 
 def takes_large_margin(target: Target, loss: Loss, features: Tensor, K: int) -> bool:

@@ -16,8 +16,8 @@ from lastlayer.linear_loss._rows import logits_into
 from lastlayer.linear_loss._target import Batch, chunks
 from lastlayer.linear_loss.plan import eager_rows
 from lastlayer.losses import Loss
-from lastlayer.losses._classes import AtLabel
-from lastlayer.losses._target import Labels
+from lastlayer.losses.selection import AtLabel
+from lastlayer.losses.target import Labels
 
 Entries = tuple[Tensor, Tensor, Tensor]  # samples, classes and dz, (m,) each
 FEW_TIES = 8  # a row, up to which they are gathered and scattered one by one

@@ -19,7 +19,7 @@ from lastlayer.linear_loss._shards import Shard
 from lastlayer.linear_loss._target import Batch, rows_of
 from lastlayer.linear_loss.plan import AGAINST_OTHERS, BY_CLASSES, SPARSE
 from lastlayer.losses import Loss
-from lastlayer.losses._target import read_class_vector
+from lastlayer.losses.target import read_class_vector
 
 LEARNABLE_BY_CLASSES = {"temperature", "tau", "gamma", "alpha"}  # the rest of the loss is ordinary code there
 

@@ -10,9 +10,9 @@ from lastlayer.linear_loss._picked import Picked, Shared
 from lastlayer.linear_loss._products import wide
 from lastlayer.linear_loss._target import Batch
 from lastlayer.losses import Loss, NceLoss
-from lastlayer.losses._classes import softplus
-from lastlayer.losses._target import read
 from lastlayer.losses.nce import expected_noise, read_samples
+from lastlayer.losses.selection import softplus
+from lastlayer.losses.target import read
 
 
 def is_sampled(loss: Loss) -> bool:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lastlayer.losses import Loss, Target
-from lastlayer.losses._classes import normaliser
-from lastlayer.losses._target import Labels, is_probabilities, read
+from lastlayer.losses.selection import normaliser
+from lastlayer.losses.target import Labels, is_probabilities, read
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from lastlayer.linear_loss._units import has_kernels_for, unit_rows
 from lastlayer.linear_loss.plan import SHARDED, SMALL, Plan, module_of, name_of, refuse_teachers, tile
 from lastlayer.linear_loss.plan import plan as choose
 from lastlayer.losses import LargeMarginLoss, Loss, Target
-from lastlayer.losses._target import pair_from_list
+from lastlayer.losses.target import pair_from_list
 
 
 def linear_loss(

@@ -4,8 +4,6 @@ Drop-in for `torch.nn.functional.cross_entropy` and `torch.nn.CrossEntropyLoss`:
 ignored labels and reductions, under autocast, `torch.compile`, `torch.func` and DDP.
 """
 
-from lastlayer.losses._module import Entry, Loss, available, create, entry, register
-from lastlayer.losses._target import Target, check_labels
 from lastlayer.losses.arc_margin import ArcMarginLoss, arc_margin
 from lastlayer.losses.batch_cross_entropy import BatchCrossEntropyLoss, batch_cross_entropy
 from lastlayer.losses.batch_max_margin import BatchMaxMarginLoss, batch_max_margin
@@ -20,6 +18,7 @@ from lastlayer.losses.distillation import (
 from lastlayer.losses.focal import FocalLoss, focal
 from lastlayer.losses.large_margin import LargeMarginLoss, large_margin
 from lastlayer.losses.logit_adjusted import LogitAdjustedLoss, logit_adjusted
+from lastlayer.losses.loss import Entry, Loss, NeededHead, available, create, create_for, entry, name_of, register
 from lastlayer.losses.max_margin import MaxMarginLoss, max_margin
 from lastlayer.losses.mse import MseLoss, mse
 from lastlayer.losses.nce import NceLoss, nce
@@ -32,6 +31,8 @@ from lastlayer.losses.soft_logit_norm import (
     soft_logit_norm,
 )
 from lastlayer.losses.soft_margin import SoftMarginLoss, soft_margin
+from lastlayer.losses.target import Target, check_labels
+from lastlayer.losses.wrap import as_loss
 
 __all__ = [
     "ArcMarginLoss",
@@ -50,17 +51,20 @@ __all__ = [
     "MaxMarginLoss",
     "MseLoss",
     "NceLoss",
+    "NeededHead",
     "SelfNormLoss",
     "SoftLogitNormLoss",
     "SoftMarginLoss",
     "Target",
     "arc_margin",
+    "as_loss",
     "available",
     "batch_cross_entropy",
     "batch_max_margin",
     "binary_cross_entropy",
     "check_labels",
     "create",
+    "create_for",
     "cross_entropy",
     "default_tau",
     "distillation",
@@ -72,6 +76,7 @@ __all__ = [
     "logit_norm",
     "max_margin",
     "mse",
+    "name_of",
     "nce",
     "register",
     "self_norm",

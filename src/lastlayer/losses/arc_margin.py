@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from lastlayer._core.precision import at_least_float32
-from lastlayer.losses._classes import Selection, evaluate
-from lastlayer.losses._module import Loss, register
-from lastlayer.losses._target import Target, check_range, read
+from lastlayer.losses.loss import Loss, NeededHead, register
+from lastlayer.losses.selection import Selection, evaluate
+from lastlayer.losses.target import Target, check_range, read
 
 
 def arc_margin(
@@ -78,6 +78,7 @@ class ArcMarginLoss(Loss):
     """`arc_margin` as a Module; `arc-margin` by name."""
 
     function = staticmethod(arc_margin)
+    needed_head = NeededHead("normalized", {"scale": 1.0, "bias": False})  # the loss has a scale of its own
     learning_rate = 0.003
     scale: float
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from lastlayer._core.ranks import Group, max_over_ranks, sum_over_ranks
-from lastlayer.losses._classes import AtLabel
-from lastlayer.losses._module import Loss, register
-from lastlayer.losses._target import Target, read
+from lastlayer.losses.loss import Loss, register
+from lastlayer.losses.selection import AtLabel
+from lastlayer.losses.target import Target, read
 
 
 def batch_cross_entropy(logits: Tensor, target: Target, *, group: Group = None) -> Tensor:
@@ -63,4 +63,6 @@ class BatchCrossEntropyLoss(Loss):
     """`batch_cross_entropy` as a Module; `batch-ce` by name."""
 
     function = staticmethod(batch_cross_entropy)
+    couples_batch = True
     aligned = True
+    probe_rate = 0.003

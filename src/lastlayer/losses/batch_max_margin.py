@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from lastlayer._core.ranks import Group, max_over_ranks, sum_over_ranks
-from lastlayer.losses._classes import AtLabel
-from lastlayer.losses._module import Loss, register
-from lastlayer.losses._target import Target, check_range, read
+from lastlayer.losses.loss import Loss, register
+from lastlayer.losses.selection import AtLabel
+from lastlayer.losses.target import Target, check_range, read
 
 
 def batch_max_margin(
@@ -78,4 +78,6 @@ class BatchMaxMarginLoss(Loss):
     """`batch_max_margin` as a Module; `batch-max-margin` by name."""
 
     function = staticmethod(batch_max_margin)
+    couples_batch = True
     aligned = True
+    probe_rate = 0.003

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from lastlayer._core.precision import at_least_float32
-from lastlayer.losses._classes import Selection, evaluate, normaliser, softplus
-from lastlayer.losses._module import Loss, register
-from lastlayer.losses._target import Target, check_range, read, read_class_vector
+from lastlayer.losses.loss import Loss, register
+from lastlayer.losses.selection import Selection, evaluate, normaliser, softplus
+from lastlayer.losses.target import Target, check_range, read, read_class_vector
 
 
 def binary_cross_entropy(
@@ -79,6 +79,7 @@ class BinaryCrossEntropyLoss(Loss):
 
     function = staticmethod(binary_cross_entropy)
     aligned = True
+    probe_rate = 0.03
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Sigmoid of each logit: K independent answers, which need not sum to 1."""

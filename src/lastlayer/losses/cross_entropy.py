@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lastlayer._core.precision import at_least_float32
-from lastlayer.losses._classes import evaluate, normaliser
-from lastlayer.losses._module import Loss, register
-from lastlayer.losses._target import Problem, Target, check_range, read
+from lastlayer.losses.loss import Loss, register
+from lastlayer.losses.selection import evaluate, normaliser
+from lastlayer.losses.target import Problem, Target, check_range, read
 
 
 def cross_entropy(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from lastlayer.losses._classes import Selection, evaluate
-from lastlayer.losses._module import Loss, register
-from lastlayer.losses._target import Target, check_range, read, read_scores
-
-DISTILLING = ("kd", "fn-kd")  # names of the losses that learn from a teacher
+from lastlayer.losses.loss import Loss, register
+from lastlayer.losses.selection import Selection, evaluate
+from lastlayer.losses.target import Target, check_range, read, read_scores
 
 
 def distillation(
@@ -142,11 +140,24 @@ def _by_feature_norm(logits: Tensor, features: Tensor, name: str, scale: float) 
     return torch.where(nonzero, scale * logits / torch.where(nonzero, norm, 1.0), 0.0)
 
 
+def _given(teacher: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
+    if teacher is None:
+        raise ValueError("this loss needs a teacher: give its logits and features as teacher=")
+    return teacher
+
+
 @register("kd")
 class DistillationLoss(Loss):
     """`distillation` as a Module, called with (logits, teacher_logits, target); `kd` by name."""
 
     function = staticmethod(distillation)
+
+    def from_features(
+        self, head: nn.Module, features: Tensor, target: Target, teacher: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The loss and the plain logits of features, given the teacher's logits and features."""
+        logits = head(features)
+        return self(logits, _given(teacher)[0], target), logits
 
 
 @register("fn-kd")
@@ -154,3 +165,10 @@ class FeatureNormDistillationLoss(Loss):
     """`feature_norm_distillation` as a Module, called with its five inputs; `fn-kd` by name."""
 
     function = staticmethod(feature_norm_distillation)
+
+    def from_features(
+        self, head: nn.Module, features: Tensor, target: Target, teacher: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The loss and the plain logits of features, given the teacher's logits and features."""
+        logits = head(features)
+        return self(logits, features, *_given(teacher), target), logits

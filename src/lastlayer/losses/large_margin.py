@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from lastlayer._core.precision import at_least_float32
-from lastlayer.losses._classes import Selection, evaluate
-from lastlayer.losses._module import Loss, register
-from lastlayer.losses._target import Target, check_range, read, read_scores
+from lastlayer.losses.loss import Loss, NeededHead, register
+from lastlayer.losses.selection import Selection, evaluate
+from lastlayer.losses.target import Target, check_range, read, read_scores
 
 
 def large_margin(
@@ -123,6 +123,24 @@ class LargeMarginLoss(Loss):
     """
 
     function = staticmethod(large_margin)
+    needed_head = NeededHead("large-margin", shared=("margin", "lam"), only=True)
+
+    def for_head(self, head: nn.Module) -> LargeMarginLoss:
+        """This loss with the margin and the lambda of a `LargeMarginHead`, which counts the step."""
+        options = self._of_head(head)
+        return LargeMarginLoss(self.num_classes, **options) if options else self
+
+    def from_features(
+        self, head: nn.Module, features: Tensor, target: Target, teacher: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The loss and the plain logits; margin and lambda are those of a `LargeMarginHead`, which counts the step."""
+        logits = head(features)
+        options = self._of_head(head) or self.hyperparameters()
+        return large_margin(features, cast(Tensor, head.weight), target, **options), logits
+
+    def _of_head(self, head: nn.Module) -> dict[str, Any]:
+        take_step = getattr(head, "take_step", None)
+        return {} if take_step is None else {**self.hyperparameters(), **take_step()}
 
     @staticmethod
     def count_classes(*inputs: Any) -> int | None:

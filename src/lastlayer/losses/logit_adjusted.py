@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from lastlayer.losses._module import Loss, register
-from lastlayer.losses._target import Target, check_range, is_violated, read, read_class_vector
 from lastlayer.losses.cross_entropy import softmax_cross_entropy
+from lastlayer.losses.loss import Loss, register
+from lastlayer.losses.target import Target, check_range, is_violated, read, read_class_vector
 
 
 def logit_adjusted(

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from lastlayer._core.labels import INTEGERS
 from lastlayer._core.precision import at_least_float32
-from lastlayer.losses._classes import Selection, evaluate, softplus
-from lastlayer.losses._module import Loss, register
-from lastlayer.losses._target import (
+from lastlayer.losses.loss import Loss, register
+from lastlayer.losses.selection import Selection, evaluate, softplus
+from lastlayer.losses.target import (
     Problem,
     Target,
     check_label_range,

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from lastlayer._core.precision import upcast
 from lastlayer._core.unit import soft_normalize
-from lastlayer.losses._classes import evaluate
-from lastlayer.losses._module import Loss, register
-from lastlayer.losses._target import Problem, Target, check_range, read
 from lastlayer.losses.cross_entropy import softmax_cross_entropy
+from lastlayer.losses.loss import Loss, register
+from lastlayer.losses.selection import evaluate
+from lastlayer.losses.target import Problem, Target, check_range, read
 
 LONGEST_FUSED_ROW = 1024  # classes up to which compiled code keeps a row at hand, and reads it from memory once
 
@@ -184,6 +184,7 @@ class SoftLogitNormLoss(Loss):
 
     function = staticmethod(soft_logit_norm)
     learning_rate = 0.01
+    probe_rate = 0.003
     weight_decay = 5e-3
     gamma: float
     tau: float | None
@@ -202,6 +203,7 @@ class LogitNormLoss(Loss):
     function = staticmethod(logit_norm)
     aligned = True
     learning_rate = 0.01
+    probe_rate = 0.003
     weight_decay = 5e-3
     tau: float | None
 

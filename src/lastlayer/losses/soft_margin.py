@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lastlayer.losses._classes import Selection, evaluate
-from lastlayer.losses._module import Loss, register
-from lastlayer.losses._target import Target, check_range, read
+from lastlayer.losses.loss import Loss, register
+from lastlayer.losses.selection import Selection, evaluate
+from lastlayer.losses.target import Target, check_range, read
 
 
 def soft_margin(

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from lastlayer import losses
-from lastlayer.losses.distillation import DISTILLING
 from lastlayer.theory._losses import name_of
 from lastlayer.theory._scalar import check_positive
 from lastlayer.theory._threads import threads_for
@@ -152,7 +151,7 @@ def _total(
         extra = {"counts": torch.bincount(target, minlength=K)} if loss == "logit-adjusted" else {}
         loss = losses.create(loss, num_classes=K, **extra)
     name = name_of(loss) if isinstance(loss, nn.Module) else None
-    if name in DISTILLING:
+    if getattr(loss, "needs_teacher", False):
         raise ValueError(f"{name} needs a teacher, which free points do not have")
     if name == "arc-margin":
         raise ValueError("arc-margin takes cosines, which free points do not have")

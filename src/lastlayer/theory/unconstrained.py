@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from lastlayer import losses
-from lastlayer.losses.distillation import DISTILLING
 from lastlayer.theory._certificate import Certificate, certify
 from lastlayer.theory._losses import describe, name_of
 from lastlayer.theory._problem import Problem, unit
@@ -115,7 +114,7 @@ class UnconstrainedFeatures:
         self.loss = loss
         self.described = describe(loss) if isinstance(loss, losses.Loss) and _counts_all_alike(loss, K) else None
         name = name_of(loss)
-        if name in DISTILLING:
+        if getattr(loss, "needs_teacher", False):
             raise ValueError(f"{name} needs a teacher, which the unconstrained feature model does not have")
         if name == "arc-margin" and not normalized:
             raise ValueError("arc-margin takes cosines; give normalized=True (a scale on the command line)")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lastlayer.heads import Head, LargeMarginHead
+from lastlayer.heads import Head
 from lastlayer.linear_loss import linear_loss, plan
-from lastlayer.losses import LargeMarginLoss, Loss, Target
+from lastlayer.losses import Loss, Target
 
 DECIDED_AT_ONCE = 2**24  # logits
 
@@ -22,9 +22,7 @@ def judge_by_parts(head: Head, loss: Loss, features: Tensor, target: Target) -> 
         return None
     if plan(len(features), head.in_features, head.num_classes, loss).path == "dense":
         return None
-    if isinstance(head, LargeMarginHead):
-        loss = LargeMarginLoss(**{**loss.hyperparameters(), "margin": head.margin, "lam": head.lam})
-        head.step += 1
+    loss = loss.for_head(head)
     multiplied = head.features(features)
     weight, bias = head.linear()
     value = linear_loss(multiplied, weight, target, loss, bias)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lastlayer import losses
+from lastlayer import heads, losses
 from lastlayer.data import Normalize
 from lastlayer.models import create
 from lastlayer.runs import RunFolder
-from lastlayer.training.network import HEAD_CLASSES, LOSS, Network
+from lastlayer.training.network import LOSS, Network
 from lastlayer.training.trial import Trial
 
 
@@ -98,7 +98,7 @@ def load(run: str | Path | RunFolder, device: torch.device | str = "cpu") -> Loa
     names = tuple(facts["class_names"])
     options = _without_pretraining(dict(trial.model.options))
     backbone: nn.Module = create(trial.model.name, tuple(facts["in_shape"]), **options)
-    head = HEAD_CLASSES[trial.head.name](backbone.num_features, len(names), **trial.head.options)  # type: ignore[arg-type]
+    head = heads.create(trial.head.name, cast(int, backbone.num_features), len(names), **trial.head.options)
     normalize = facts["normalize"]
     mean, std = (None if normalize[key] is None else tuple(normalize[key]) for key in ("mean", "std"))
     network = Network(Normalize(mean, std, normalize["scale"]), backbone, head)
@@ -111,10 +111,7 @@ def load(run: str | Path | RunFolder, device: torch.device | str = "cpu") -> Loa
             f"the weights of {folder.path} do not fit model {trial.model.name}: bring back the code they were trained "
             f"with ({' '.join(str(error).splitlines()[1].split())})"
         ) from error
-    given = dict(trial.loss.options)
-    if trial.loss.name == "logit-adjusted":
-        given.setdefault("counts", [1] * len(names))  # prediction uses the plain logits
-    loss = losses.create(trial.loss.name, len(names), **given)
+    loss = losses.create_for([1] * len(names), trial.loss.name, **trial.loss.options)  # predicting needs no counts
     loss.load_state_dict(remembered, strict=False)  # runs of earlier versions wrote none
     return Loaded(network.to(device).eval(), loss.to(device), names, trial, result)
 

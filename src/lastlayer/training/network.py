@@ -7,13 +7,6 @@ from torch import Tensor, nn
 from lastlayer import heads
 from lastlayer.data import Normalize
 
-HEAD_CLASSES: dict[str, type[heads.Head]] = {
-    "linear": heads.LinearHead,
-    "normalized": heads.NormalizedHead,
-    "batch-norm": heads.BatchNormHead,
-    "simplex": heads.SimplexHead,
-    "large-margin": heads.LargeMarginHead,
-}
 LOSS = "loss."  # before the names of the loss's own tensors, where they are written beside the network's
 
 

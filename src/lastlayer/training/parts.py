@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import inspect
+import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from lastlayer import data, losses, models
-from lastlayer._core.registry import digest, nearest
-from lastlayer.losses.distillation import DISTILLING
+from lastlayer import data, heads, losses, models
+from lastlayer._core.registry import check_options, digest, split_path
 from lastlayer.models.external import find_factory
-from lastlayer.training.network import HEAD_CLASSES, Network
+from lastlayer.training.network import Network
 from lastlayer.training.trial import DataChoice, HeadChoice, Trial
 
 ADAPTIVE_LR = 1e-3
@@ -24,7 +22,7 @@ def check_parts(trial: Trial, data_root: str | Path | None = None) -> Trial:
     """Check that every named part exists and fits the others, and write out defaults that depend on the loss."""
     trial = _fit_head_to_loss(trial)
     _check_loss(trial)
-    _check_head(trial.head)
+    check_options(f"head {trial.head.name}", trial.head.options, heads.options(trial.head.name))
     _check_model(trial)
     _check_data(trial.data, data_root)
     loss = losses.entry(trial.loss.name).module
@@ -39,75 +37,53 @@ def check_parts(trial: Trial, data_root: str | Path | None = None) -> Trial:
 
 
 def _fit_head_to_loss(trial: Trial) -> Trial:
-    """Two losses need a head of their own; with the default head they get it."""
-    name, head = trial.loss.name, trial.head
-    if name == "large-margin":
-        if head.name not in ("linear", "large-margin"):
-            raise ValueError(f"loss large-margin needs head large-margin, got {head.name}")
-        wanted = {k: v for k, v in trial.loss.options.items() if k in ("margin", "lam")}
-        head = HeadChoice("large-margin", {**wanted, **(head.options if head.name == "large-margin" else {})})
-    elif name == "arc-margin":
-        if head.name not in ("linear", "normalized"):
-            raise ValueError(f"loss arc-margin takes cosines and needs head normalized, got {head.name}")
-        options = {"scale": 1.0, "bias": False, **(head.options if head.name == "normalized" else {})}
-        if options["scale"] != 1.0 or options["bias"]:
-            raise ValueError("loss arc-margin has a scale of its own: give head normalized with scale=1, bias=false")
-        head = HeadChoice("normalized", options)
-    elif head.name == "large-margin":
-        raise ValueError(f"head large-margin goes with loss large-margin, got loss {name}")
-    return dataclasses.replace(trial, head=head)
+    """If the loss needs a head of its own, a trial with the default head gets that one."""
+    name, head, loss = trial.loss.name, trial.head, losses.entry(trial.loss.name).module
+    needed = loss.needed_head
+    if needed is None:
+        for other in losses.available():
+            theirs = losses.entry(other).module.needed_head
+            if theirs is not None and theirs.only and theirs.name == head.name:
+                raise ValueError(f"head {head.name} goes with loss {other}, got loss {name}")
+        return trial
+    if head.name not in (HeadChoice().name, needed.name):
+        takes = f" takes {loss.takes[0]} and" if loss.takes[0] != "logits" else ""
+        raise ValueError(f"loss {name}{takes} needs head {needed.name}, got {head.name}")
+    shared = {option: value for option, value in trial.loss.options.items() if option in needed.shared}
+    given = head.options if head.name == needed.name else {}
+    options = {**needed.options, **shared, **given}
+    if any(options[option] != value for option, value in needed.options.items()):
+        wanted = ", ".join(f"{option}={json.dumps(value)}" for option, value in needed.options.items())
+        raise ValueError(f"loss {name} needs head {needed.name} with {wanted}, got {dict(given)}")
+    return dataclasses.replace(trial, head=HeadChoice(needed.name, options))
 
 
 def _check_loss(trial: Trial) -> None:
-    entry = losses.entry(trial.loss.name)
-    known = _hyperparameters(entry)
-    for option in trial.loss.options:
-        if option not in known:
-            hint = nearest(option, known) or _of_another_loss(option)
-            raise ValueError(
-                f"loss {trial.loss.name} has no setting {option!r}{hint}; it has {', '.join(known) or 'none'}"
-            )
-    if trial.loss.name in DISTILLING and trial.teacher is None:
-        raise ValueError(f"loss {trial.loss.name} needs a teacher: the folder of a finished run (--set teacher=RUN)")
-    if trial.teacher is not None and trial.loss.name not in DISTILLING:
-        raise ValueError(f"a teacher goes with loss {' or '.join(DISTILLING)}, got loss {trial.loss.name}")
-
-
-def _hyperparameters(entry: losses.Entry) -> list[str]:
-    return [p for p in inspect.signature(entry.module).parameters if p not in ("num_classes", "reduction", "group")]
+    name = trial.loss.name
+    entry = losses.entry(name)
+    check_options(f"loss {name}", trial.loss.options, entry.options, _of_another_loss)
+    if entry.module.needs_teacher and trial.teacher is None:
+        raise ValueError(f"loss {name} needs a teacher: the folder of a finished run (--set teacher=RUN)")
+    if trial.teacher is not None and not entry.module.needs_teacher:
+        taught = [other for other in losses.available() if losses.entry(other).module.needs_teacher]
+        raise ValueError(f"a teacher goes with loss {' or '.join(taught)}, got loss {name}")
 
 
 def _of_another_loss(option: str) -> str:
-    """Where a setting belongs that a loss does not have, in its nearest spelling; "" where no loss has one like it."""
+    """Name the losses that do have this option, or one spelled like it; "" if no loss has one."""
     owners: dict[str, list[str]] = {}
     for name in losses.available():
-        for known in _hyperparameters(losses.entry(name)):
+        for known in losses.entry(name).options:
             owners.setdefault(known, []).append(name)
     close = difflib.get_close_matches(option, owners, n=1, cutoff=0.6)
-    return f" ({close[0]!r} is a setting of {', '.join(owners[close[0]])})" if close else ""
-
-
-def _check_head(head: HeadChoice) -> None:
-    parameters = list(inspect.signature(HEAD_CLASSES[head.name]).parameters)
-    known = [p for p in parameters if p not in ("in_features", "num_classes", "generator")]
-    for option in head.options:
-        if option not in known:
-            raise ValueError(
-                f"head {head.name} has no setting {option!r}{nearest(option, known)}; it has {', '.join(known)}"
-            )
+    return f" ({close[0]!r} is an option of {', '.join(owners[close[0]])})" if close else ""
 
 
 def _check_model(trial: Trial) -> None:
     if ":" in trial.model.name:
         models.check_external(trial.model.name)
         return
-    known = models.describe(trial.model.name).options
-    for option in trial.model.options:
-        if option not in known:
-            raise ValueError(
-                f"model {trial.model.name} has no setting {option!r}{nearest(option, known)}; "
-                f"it has {', '.join(known) or 'none'}"
-            )
+    check_options(f"model {trial.model.name}", trial.model.options, models.describe(trial.model.name).options)
 
 
 def _check_data(choice: DataChoice, root: str | Path | None) -> None:
@@ -139,9 +115,10 @@ def check_at_hand(trial: Trial, data_root: str | Path | None, known: set[str]) -
 def code_of(trial: Trial) -> dict[str, str]:
     """Checksums of the code of those parts that are the user's own, by what they are called."""
     code = {}
-    if trial.loss.name not in losses.available():
-        module = trial.loss.name.rpartition(".")[0]
-        code[f"loss {trial.loss.name}"] = digest(module, losses.entry(trial.loss.name).module)
+    if trial.loss.name not in losses.available() and (path := split_path(trial.loss.name)):
+        code[f"loss {trial.loss.name}"] = digest(path[0], losses.entry(trial.loss.name).module)
+    if trial.head.name not in heads.available() and (path := split_path(trial.head.name)):
+        code[f"head {trial.head.name}"] = digest(path[0], heads.class_of(trial.head.name))
     module, colon, _ = trial.model.name.partition(":")
     if colon and module not in ("timm", "hf"):
         code[f"model {trial.model.name}"] = digest(module, find_factory(trial.model.name))
@@ -188,13 +165,10 @@ def make_network(trial: Trial, dataset: data.Dataset) -> Network:
     width = backbone.num_features
     if not isinstance(width, int):
         raise TypeError(f"model {trial.model.name}: num_features must be an int, got {width!r}")
-    head = HEAD_CLASSES[trial.head.name](width, dataset.num_classes, **trial.head.options)
+    head = heads.create(trial.head.name, width, dataset.num_classes, **trial.head.options)
     return Network(data.Normalize(dataset.mean, dataset.std, dataset.scale), backbone, head)
 
 
 def make_loss(trial: Trial, dataset: data.Dataset) -> losses.Loss:
     """The trial's loss, with the class counts of the data where it wants them."""
-    options: dict[str, Any] = dict(trial.loss.options)
-    if trial.loss.name == "logit-adjusted":
-        options.setdefault("counts", dataset.train_counts.tolist())
-    return losses.create(trial.loss.name, dataset.num_classes, **options)
+    return losses.create_for(dataset.train_counts.tolist(), trial.loss.name, **trial.loss.options)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lastlayer import losses
 from lastlayer.data import CorruptFileError, Dataset, Split
 from lastlayer.data._files import file_digest
 from lastlayer.data._names import INPUTS, LABELS, TEST, TRAIN, WHOLE, find_name, has_parts, not_numbers
@@ -24,9 +25,6 @@ from lastlayer.training.trial import DataChoice, ModelChoice, Optimiser, Schedul
 STEPS = 800  # more overfit; a million rows take more for their five epochs
 EPOCHS = (5, 50)
 BATCH = (64, 1024)
-# learning rates of AdamW that did best on Gaussian classes, 20,000 rows of 100 classes and 100,000 rows of 1,000
-RATES = {"bce": 0.03, "sln": 0.003, "ln": 0.003, "batch-ce": 0.003, "batch-max-margin": 0.003}
-OTHER_RATE = 0.01
 BLOCK = 1 << 22  # entries of features in float64 at once
 
 
@@ -204,5 +202,5 @@ def choose_rate(trial: Trial) -> Trial:
     """The trial with the learning rate that suits its loss on fixed features, where AdamW has none yet."""
     if trial.optimiser.name != "adamw" or trial.optimiser.lr is not None:
         return trial
-    rate = RATES.get(trial.loss.name, OTHER_RATE)
+    rate = losses.entry(trial.loss.name).module.probe_rate
     return dataclasses.replace(trial, optimiser=dataclasses.replace(trial.optimiser, lr=rate))

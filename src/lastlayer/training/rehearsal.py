@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from lastlayer import heads
 from lastlayer.data import Dataset, Normalize
 from lastlayer.models import create
 from lastlayer.training.load import load
-from lastlayer.training.network import HEAD_CLASSES, Network
+from lastlayer.training.network import Network
 from lastlayer.training.parts import check_inputs, make_loss
 from lastlayer.training.steps import objective
 from lastlayer.training.trial import Trial
@@ -49,7 +50,7 @@ def rehearse(trial: Trial, dataset: Dataset) -> tuple[str, ...]:
             if taken_off := getattr(backbone, "taken_off", None):
                 notes = (f"model {trial.model.name}: the head takes the place of its last layer ({taken_off})",)
         with _part("head", trial.head.name, trial.head.options):
-            head = HEAD_CLASSES[trial.head.name](width, dataset.num_classes, **trial.head.options)
+            head = heads.create(trial.head.name, width, dataset.num_classes, **trial.head.options)
             _check_batch(trial, head)
         if source not in ("timm", "hf"):
             _check_learning(trial, backbone, head)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from lastlayer import data, losses
-from lastlayer.heads import Head, LargeMarginHead
+from lastlayer.heads import Head
 from lastlayer.linear_loss.plan import SMALL as MANY_LOGITS
-from lastlayer.losses import Target, large_margin
+from lastlayer.losses import Target
 from lastlayer.training import measuring, streaming
 from lastlayer.training.large import judge_by_parts
 from lastlayer.training.measuring import Outputs
@@ -55,24 +55,15 @@ def extract(backbone: nn.Module, inputs: Tensor) -> Tensor:
 def judge(
     head: Head, loss: losses.Loss, features: Tensor, target: Target, taught: tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, Tensor]:
-    """The loss and the plain logits of features, for the four ways in which losses want their arguments.
+    """The loss and the plain logits of features.
 
-    Of logits too many to hold there are the decided classes, (N,), instead.
+    If the logits would not fit in memory, returns the predicted classes, shape (N,), in their place.
     """
     if taught is None and len(features) * head.num_classes > MANY_LOGITS:
         by_parts: tuple[Tensor, Tensor] | None = judge_by_parts(head, loss, features, target)
         if by_parts is not None:
             return by_parts
-    logits = head(features)
-    if isinstance(head, LargeMarginHead):
-        options = {**loss.hyperparameters(), "margin": head.margin, "lam": head.lam}
-        head.step += 1
-        return large_margin(features, head.weight, target, **options), logits
-    if taught is None:
-        return loss(logits, target), logits
-    if isinstance(loss, losses.FeatureNormDistillationLoss):
-        return loss(logits, features, *taught, target), logits
-    return loss(logits, taught[0], target), logits
+    return loss.from_features(head, features, target, taught)
 
 
 def objective(

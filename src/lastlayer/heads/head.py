@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lastlayer._core.labels import INTEGERS
+from lastlayer._core.registry import Registry, check_options, find, options_of, split_path
 
 
 class Head(nn.Module):
@@ -131,3 +133,63 @@ def initial_weight(num_classes: int, in_features: int) -> nn.Parameter:
     weight = nn.Parameter(torch.empty(num_classes, in_features))
     nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
     return weight
+
+
+_registry: Registry[type[Head]] = Registry("head", "package.module.HeadClass")
+_Class = TypeVar("_Class", bound=type[Head])
+
+
+def register(name: str) -> Callable[[_Class], _Class]:
+    """Class decorator: make a head known to `create` under a name."""
+
+    def add(head: _Class) -> _Class:
+        _registry.add(name, head)
+        return head
+
+    return add
+
+
+def available() -> list[str]:
+    """The names that `create` knows, in alphabetical order."""
+    return _registry.names()
+
+
+def class_of(name: str) -> type[Head]:
+    """The class of a name, or of a head of the user's own: "package.module.HeadClass" or "package.module:HeadClass".
+
+    Raises:
+        ValueError: for an unknown name, with the nearest spelling, or for what is no class derived from `Head`.
+    """
+    path = None if name in _registry else split_path(name)
+    if path is None:
+        return _registry.get(name)
+    found = find(*path, f"head {name!r}")
+    if not (isinstance(found, type) and issubclass(found, Head)):
+        raise ValueError(f"head {name!r} is no class derived from lastlayer.heads.Head (docs/heads.md has one)")
+    return found
+
+
+def options(name: str) -> dict[str, Any]:
+    """The options that a head takes, with their defaults."""
+    return options_of(class_of(name), without=("in_features", "num_classes", "generator"))
+
+
+def create(name: str, in_features: int, num_classes: int, **given: Any) -> Head:
+    """Make a head by name.
+
+    Args:
+        name: one of `available()`, or "package.module.HeadClass" for your own.
+        in_features: d.
+        num_classes: K.
+        given: the head's options.
+
+    Raises:
+        ValueError: for an unknown name or option, with the nearest spelling.
+
+    Example:
+        >>> from lastlayer import heads
+        >>> heads.create("normalized", 4, 3, scale=8.0)
+        NormalizedHead(in_features=4, num_classes=3, scale=8)
+    """
+    check_options(f"head {name}", given, options(name))
+    return class_of(name)(in_features, num_classes, **given)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lastlayer.losses._target import Problem
+from lastlayer.losses.target import Problem
 
 
 class Selection(Protocol):
