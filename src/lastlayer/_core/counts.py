@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def long_tail_counts(n_max: int, num_classes: int, imbalance: float) -> Tensor:
-    """Training samples a class of an exponentially long-tailed data set.
+    """Training samples per class of an exponentially long-tailed data set.
 
         n_k = floor(n_max * imbalance^(-k / (K - 1))),    k = 0..K-1
 

@@ -1,0 +1,48 @@
+"""Half precision widens, float16 gradients come back finite, and products keep their digits."""
+
+import pytest
+import torch
+
+from lastlayer._core.precision import at_least_float32, full_precision, upcast
+
+
+@pytest.mark.parametrize("widen", [at_least_float32, upcast])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ],
+)
+def test_half_precision_widens_and_the_rest_stays(widen, given, expected):
+    values = torch.tensor([1.5, -2.0], dtype=given)
+    assert widen(values).dtype is expected
+    assert widen(values).tolist() == [1.5, -2.0]
+
+
+def test_a_gradient_too_large_for_float16_comes_back_as_its_largest_number():
+    values = torch.ones(3, dtype=torch.float16, requires_grad=True)
+    (upcast(values) * torch.tensor([1e6, -1e6, 2.0])).sum().backward()
+    assert values.grad.tolist() == [65504.0, -65504.0, 2.0]
+
+
+def test_products_have_all_digits_whatever_is_set():
+    features = torch.full((1, 2), 1 + 2**-12)
+    setting = torch.backends.mkldnn.matmul
+    before = setting.fp32_precision
+    try:
+        setting.fp32_precision = "bf16"
+        with torch.autocast("cpu", torch.bfloat16), full_precision(features):
+            exact = features @ features.T
+        assert setting.fp32_precision == "bf16"
+    finally:
+        setting.fp32_precision = before
+    assert exact.dtype is torch.float32
+    assert exact.item() == pytest.approx(2 * (1 + 2**-12) ** 2, rel=1e-6)
+
+
+def test_full_precision_wants_a_tensor():
+    with pytest.raises(TypeError, match=r"features must be a torch\.Tensor, got list"), full_precision([1.0]):
+        pass
