@@ -27,29 +27,6 @@ ORDER = [
     "training", "runners", "reports", "papers", "compare", "sklearn", "index", "hf", "lightning", "timm", "cli",
     "__main__",
 ]  # fmt: skip
-MAY_USE leaves out, inside functions too
-    private  an import, from another part, of a module or a name that begins with `_`
-    loss     a comparison, a set, a dict or an isinstance that treats a loss in a special way outside its own file
-    doubled  a public class or function of which another part has one of the same name
-`tests/house_today.txt` lists those there still are. A new one fails the test, and so does a line for one that is gone.
-If you moved or removed some, write the list anew: `python -m tests.test_house --write`.
-"""
-
-from __future__ import annotations
-
-import ast
-import sys
-from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-SOURCE = Path(__file__).parents[1] / "src" / "lastlayer"
-TODAY = Path(__file__).with_name("house_today.txt")
-# A part may use what stands before it. _core is the floor; the parts between papers and cli are for users.
-ORDER = """_core losses heads geometry tasks measures linear_loss theory runs data models training runners reports papers
-    compare sklearn index hf lightning timm cli __main__""".split()
 MAY_USE = {
     "geometry": {"_core"},
     "tasks": {"_core"},
