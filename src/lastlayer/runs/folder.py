@@ -1,25 +1,25 @@
-"""The run folder: everything one trial leaves on disk, complete or resumable at any moment.
+"""The run folder: everything that one trial leaves on disk. At any moment it is complete or can be resumed.
 
 trial.json             what was asked for
-metrics.jsonl          a line an epoch, appended and flushed
+metrics.jsonl          one line per epoch, appended and flushed to disk
 checkpoint-NNNN.pt     the last two, each behind its checksum; they stay when the run is done
-snapshots.safetensors  features on the way, for pictures
+snapshots.safetensors  features after some of the epochs, for pictures
 weights.safetensors    the trained network; its checksum is in result.json
-result.json            what came out; written last, so that a run with it is done
-failure.json           why it stopped, if it failed
+result.json            what came out; it is written last, so a run that has it is done
+failure.json           why the run stopped, if it failed
 lock                   held while a process works on the run
+
+Tests: tests/runs/test_folder.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import itertools
 import json
 import os
 import re
-import time
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -45,11 +45,11 @@ from lastlayer._core.files import (
 Status = Literal["done", "running", "failed", "interrupted", "missing"]
 KEPT_CHECKPOINTS = 2
 _CHECKPOINT = re.compile(r"checkpoint-([0-9]+)\.pt")
-LOCK_SECONDS = 1.0  # to keep trying for: a process that only reads the status holds the lock for an instant
+LOCK_SECONDS = 1.0  # how long to wait for the lock: a process that only reads the status holds it for an instant
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds a run, in whatever state: a trial that was begun, or a result."""
+    """Whether a folder holds a run in any state: it has a trial or a result."""
     return (folder / "trial.json").is_file() or (folder / "result.json").is_file()
 
 
@@ -70,10 +70,10 @@ class RunFolder:
 
     @property
     def status(self) -> Status:
-        """done, running (a process holds the lock), failed, interrupted (can be resumed) or missing."""
+        """One of done, running (a process holds the lock), failed, interrupted (it can be resumed) and missing."""
         if (self.path / "result.json").exists():
             return "done"
-        if self._locked_by_another():
+        if self._is_locked():
             return "running"
         if (self.path / "failure.json").exists():
             return "failed"
@@ -106,7 +106,7 @@ class RunFolder:
             return {"error": f"why is not known: {error}"}
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; one cut short by a crash, or damaged, is left out."""
+        """The lines of metrics.jsonl, without those that a crash cut short or that are damaged."""
         path = self.path / "metrics.jsonl"
         lines = []
         for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
@@ -117,7 +117,8 @@ class RunFolder:
     def tensors(self, name: Literal["weights", "snapshots"]) -> dict[str, Tensor]:
         """The tensors of weights.safetensors or snapshots.safetensors, checked against the result.
 
-        They are mapped from the file, not read: copy what is to outlive it. Writing to them does not change the file.
+        They are mapped from the file, not read. If you need them after the file is gone, copy them. Writing to them
+        does not change the file.
         """
         from safetensors.torch import load_file
 
@@ -127,9 +128,10 @@ class RunFolder:
         return tensors
 
     def check_lengths(self) -> None:
-        """Raise DamagedFileError where weights or snapshots are cut short; what is not there is passed over.
+        """Raise DamagedFileError if weights or snapshots are cut short. A file that is not there is passed over.
 
-        Their first bytes say how long they are, so that thousands of runs take seconds; `tensors` reads them whole.
+        Only the first bytes of a file are read, which say how long it is, so thousands of runs take seconds. `tensors`
+        reads the whole file.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -144,34 +146,50 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the run's lock; the system releases it when the process ends, however it ends.
+        """Hold the run's lock. The system releases it when the process ends, however it ends.
 
-        What a killed process had begun to write is cleared away.
+        Files that a killed process had begun to write are deleted.
 
         Raises:
             BlockingIOError: when another process works on the run.
         """
+        from filelock import FileLock, Timeout
+
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "lock").open("w") as file:
-            patience = time.monotonic() + LOCK_SECONDS
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > patience:
-                        raise BlockingIOError(f"another process is working on {self.path}") from None
-                    time.sleep(0.02)
+        # thread_local=False: a generator may take the lock in one thread and be closed in another
+        lock = FileLock(self.path / "lock", timeout=LOCK_SECONDS, thread_local=False)
+        try:
+            lock.acquire(poll_interval=0.02)
+        except Timeout:
+            raise BlockingIOError(f"another process is working on {self.path}") from None
+        try:
             clear_unfinished(self.path)
             yield
+        finally:
+            lock.release()
 
-    def _locked_by_another(self) -> bool:
+    def _is_locked(self) -> bool:
+        """Whether a process holds the lock.
+
+        Where the system has shared locks, we ask with one: many may then look at once, also at the runs of another
+        user, whose lock they may read but not take.
+        """
         path = self.path / "lock"
         if not path.exists():
             return False
+        try:
+            from fcntl import LOCK_NB, LOCK_SH, flock
+        except ImportError:
+            from filelock import FileLock, Timeout
+
+            try:
+                with FileLock(path, timeout=0):
+                    return False
+            except Timeout:
+                return True
         with path.open() as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                flock(file, LOCK_SH | LOCK_NB)
             except BlockingIOError:
                 return True
         return False
@@ -179,7 +197,7 @@ class RunFolder:
     # writing
 
     def start(self, trial: Mapping[str, Any]) -> None:
-        """Write down the trial, again where the file is damaged, and forget an earlier failure.
+        """Write down the trial, or write it again if the file is damaged, and forget an earlier failure.
 
         Raises:
             ValueError: when the folder holds another trial.
@@ -194,11 +212,11 @@ class RunFolder:
         self.forget_failure()
 
     def forget_failure(self) -> None:
-        """Be a run that was cut, if it was one that failed."""
+        """Delete the failure note, so that the run counts as interrupted and can be resumed."""
         (self.path / "failure.json").unlink(missing_ok=True)
 
     def keep_metrics_before(self, epoch: int) -> None:
-        """Drop lines of epochs that will be run again after a resume."""
+        """Drop the lines of epochs from `epoch` on, which a resumed run will run again."""
         kept = [line for line in self.metrics() if line["epoch"] < epoch]
         content = "".join(json.dumps(line) + "\n" for line in kept)
         write_atomically(self.path / "metrics.jsonl", content.encode())
@@ -212,10 +230,10 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def save_checkpoint(self, epoch: int, state: Mapping[str, Any]) -> None:
-        """Write the state after `epoch` epochs and delete all but the last two.
+        """Write the state after `epoch` epochs and delete all checkpoints but the last two.
 
-        Checkpoints of later epochs are damaged, or the run would have gone on from them: they go too, so as not to
-        count among the two.
+        Checkpoints of later epochs are deleted too. They must be damaged, or the run would have resumed from them, and
+        they would count among the two.
         """
         buffer = io.BytesIO()
         torch.save(dict(state), buffer)
@@ -226,7 +244,7 @@ class RunFolder:
         self._drop_old_checkpoints()
 
     def load_checkpoint(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-        """The newest checkpoint that is whole, or None; a damaged one is named in a warning and passed over."""
+        """The newest checkpoint that is whole, or None. Warns about each damaged checkpoint that it passes over."""
         paths = self._checkpoints()
         for path, before in itertools.zip_longest(paths, paths[1:]):
             try:
@@ -240,17 +258,17 @@ class RunFolder:
         return None
 
     def finish(self, result: Mapping[str, Any], weights: Mapping[str, Tensor], snapshots: Mapping[str, Tensor]) -> None:
-        """Write weights and snapshots, then the result that makes the run done; the last two checkpoints stay."""
+        """Write weights and snapshots, then the result, which makes the run done. The last two checkpoints stay."""
         files = {}
         for name, tensors in (("weights", weights), ("snapshots", snapshots)):
             content = as_safetensors(tensors)
             write_atomically(self.path / f"{name}.safetensors", content)
             files[f"{name}.safetensors"] = sha256(content)
-        self._drop_old_checkpoints()  # a process killed after its last one left three
+        self._drop_old_checkpoints()  # a process that was killed after its last checkpoint left three
         write_json(self.path / "result.json", {**result, "files": files})
 
     def fail(self, failure: Mapping[str, Any]) -> None:
-        """Write down why the run stopped; its checkpoints stay."""
+        """Write down why the run stopped. Its checkpoints stay."""
         write_json(self.path / "failure.json", failure)
 
     def _drop_old_checkpoints(self) -> None:
@@ -258,7 +276,7 @@ class RunFolder:
             old.unlink()
 
     def _checkpoints(self) -> list[Path]:
-        """Newest first, by their number: as text 10000 comes before 9999. A user's own files are left out."""
+        """Newest first, by number, because as text 10000 comes before 9999. The user's own files are left out."""
         numbers = {path: _CHECKPOINT.fullmatch(path.name) for path in self.path.glob("checkpoint-*.pt")}
         ours = {path: int(number[1]) for path, number in numbers.items() if number}
         return sorted(ours, key=ours.__getitem__, reverse=True)
