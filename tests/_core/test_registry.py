@@ -85,7 +85,7 @@ def test_parts_of_the_users_own_lie_in_the_working_folder(tmp_path, monkeypatch)
     assert len(before) == 64
     file.write_text(file.read_text() + "# changed\n")
     assert digest("parts_in_the_working_folder", found) != before
-    with pytest.raises(ValueError, match="fruit 'x'.*number"):
+    with pytest.raises(ValueError, match=r"fruit 'x'.*number"):
         find("parts_in_the_working_folder", "number", "fruit 'x'")
 
 
