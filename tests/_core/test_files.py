@@ -1,12 +1,25 @@
-"""Atomic writes and checksums."""
+"""Atomic writes, checksums and locks."""
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from lastlayer._core.files import DamagedFileError, read_json, read_sealed, write_atomically, write_json, write_sealed
+from lastlayer._core.files import (
+    DamagedFileError,
+    is_locked,
+    locked,
+    read_json,
+    read_sealed,
+    write_atomically,
+    write_json,
+    write_sealed,
+)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -65,3 +78,38 @@ def test_an_unwritable_folder_is_an_error(tmp_path: Path) -> None:
 def test_nan_survives(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"x": float("nan")})
     assert json.dumps(read_json(tmp_path / "a.json")["x"]) == "NaN"
+
+
+HOLDS_A_LOCK = """
+import sys
+from pathlib import Path
+from lastlayer._core.files import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_one_process_holds_a_lock_and_kill_9_frees_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "new" / "lock"
+    assert not is_locked(path)
+    command = [sys.executable, "-c", HOLDS_A_LOCK, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        assert is_locked(path)
+        with pytest.raises(BlockingIOError, match="another process holds"), locked(path, seconds=0.05):
+            pass
+        threading.Timer(0.2, other.kill).start()
+        with locked(path, waiting="waiting for it"):
+            assert other.wait() == -signal.SIGKILL
+            assert is_locked(path)
+    assert "waiting for it" in capsys.readouterr().err
+    assert not is_locked(path)
+
+
+def test_the_lock_is_free_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), locked(tmp_path / "lock"):
+        raise KeyError
+    with locked(tmp_path / "lock", seconds=0):
+        pass

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lastlayer._core.precision import at_least_float32, full_precision, upcast
+from lastlayer._core.precision import at_least_float32, full_precision, upcast, without_tf32
 
 
 @pytest.mark.parametrize("widen", [at_least_float32, upcast])
@@ -46,3 +46,12 @@ def test_products_have_all_digits_whatever_is_set():
 def test_full_precision_wants_a_tensor():
     with pytest.raises(TypeError, match=r"features must be a torch\.Tensor, got list"), full_precision([1.0]):
         pass
+
+
+def test_tf32_is_as_it_was_afterwards():
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    with without_tf32():
+        inside = matmul.allow_tf32, cudnn.allow_tf32
+    assert inside == (False, False)
+    assert (matmul.allow_tf32, cudnn.allow_tf32) == before

@@ -149,7 +149,7 @@ def test_compile_counts_its_steps():
 
 def test_mistakes():
     head, x = make()
-    with pytest.raises(ValueError, match=r"target \(N,\), got \(4, 5\) and \(3,\)"):
+    with pytest.raises(ValueError, match=r"target must have shape \(4,\), one label per row, got \(3,\)"):
         head(x, y[:3])
     with pytest.raises(ValueError, match=r"x must have shape \(N, 5\)"):
         head(x.reshape(2, 2, 5), y[:2])

@@ -1,12 +1,17 @@
-"""Files that are whole or absent: written beside, flushed to disk, moved into place, and checked when read."""
+"""Files that are whole or absent, and lock files.
+
+A file is written under another name, flushed to disk and moved into place; it is checked when it is read.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
+import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -59,6 +64,62 @@ def naming(path: Path) -> Iterator[None]:
         if error.filename is None and error.errno is not None:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, seconds: float = math.inf, waiting: str = "") -> Iterator[None]:
+    """Hold a lock file, which one process can hold at a time. The system frees it when the process ends, killed or not.
+
+    Args:
+        path: the lock file. It is made if it is missing, and stays there.
+        seconds: how long to wait for another process that holds it.
+        waiting: what to print on stderr if there is something to wait for.
+
+    Raises:
+        BlockingIOError: if another process still holds the lock after that time.
+    """
+    from filelock import FileLock, Timeout
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # thread_local=False: a generator may take the lock in one thread and be closed in another
+    lock = FileLock(path, thread_local=False)
+    try:
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            if waiting:
+                print(waiting, file=sys.stderr)
+            lock.acquire(timeout=-1 if math.isinf(seconds) else seconds, poll_interval=0.02)
+    except Timeout:
+        raise BlockingIOError(f"another process holds {path}") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds a lock file.
+
+    Where the system has shared locks, we ask with one: many may then look at once, also at the files of another user,
+    which they may read but not lock.
+    """
+    if not path.exists():
+        return False
+    try:
+        from fcntl import LOCK_NB, LOCK_SH, flock
+    except ImportError:
+        try:
+            with locked(path, seconds=0):
+                return False
+        except BlockingIOError:
+            return True
+    with path.open() as file:
+        try:
+            flock(file, LOCK_SH | LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def clear_unfinished(folder: Path) -> None:

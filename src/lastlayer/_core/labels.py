@@ -1,7 +1,58 @@
-"""Which dtypes hold class indices."""
+"""Class labels: which dtypes hold them, reading a tensor of them, and refusing one that is no class."""
+
+from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 INTEGERS = frozenset(
     {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64}
 )
+
+
+def read_labels(labels: Tensor, samples: int, *, name: str = "target", instead: str = "") -> Tensor:
+    """Check that a tensor holds one class label per sample, in any integer dtype, and return it as int64.
+
+    The range of the labels is not checked: on a GPU, reading them would make the host wait (`check_classes`).
+
+    Args:
+        labels: what was given.
+        samples: how many labels there must be.
+        name: what the labels are called in messages.
+        instead: what to do where they are not integers, for the message.
+
+    Raises:
+        TypeError: for anything but a tensor of integers.
+        ValueError: for another shape than (samples,).
+    """
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"{name} must be a tensor of class labels, got {type(labels).__name__}")
+    if labels.dtype not in INTEGERS:
+        raise TypeError(f"{name} must hold class labels in an integer dtype, got {labels.dtype}{instead}")
+    if labels.shape != (samples,):
+        raise ValueError(f"{name} must have shape ({samples},), one label per row, got {tuple(labels.shape)}")
+    return labels.to(torch.int64)
+
+
+def outside(labels: Tensor, num_classes: int) -> int | None:
+    """The lowest label if it is negative, else the highest if it is no class, else None; waits for a GPU."""
+    if labels.numel() == 0:
+        return None
+    low, high = (int(value) for value in torch.aminmax(labels))
+    return low if low < 0 else high if high >= num_classes else None
+
+
+def check_classes(labels: Tensor, num_classes: int, *, name: str = "target", instead: str = "") -> None:
+    """Raise ValueError unless every label is a class, 0 to num_classes - 1; waits for a GPU.
+
+    Args:
+        labels: integers of any shape.
+        num_classes: K.
+        name: what the labels are called in the message.
+        instead: what else is allowed or what to do, for the message.
+    """
+    if (found := outside(labels, num_classes)) is not None:
+        raise ValueError(
+            f"{name} has the label {found}, but there are {num_classes} classes: labels must lie in "
+            f"0..{num_classes - 1}{instead}"
+        )

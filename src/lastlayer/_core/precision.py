@@ -10,24 +10,30 @@ import torch
 from torch import Tensor
 
 
-def at_least_float32(logits: Tensor) -> Tensor:
-    """Half precision becomes float32; float32 and float64 stay."""
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to compute in: float32 for half precision, else the dtype itself."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """Half precision becomes float32, which keeps order and ties; every other dtype stays."""
+    return values.to(wide(values.dtype))
 
 
 def upcast(x: Tensor) -> Tensor:
-    """Half precision to float32, with float16 gradients that come back finite; float32 and float64 stay."""
+    """As `at_least_float32`, but a gradient too large for float16 comes back as its largest finite value."""
     if x.dtype is torch.float16:
         return _ClampedUpcast.apply(x)  # type: ignore[no-any-return, no-untyped-call]
-    return x.float() if x.dtype is torch.bfloat16 else x
+    return at_least_float32(x)
 
 
 @contextmanager
 def full_precision(features: Tensor) -> Iterator[None]:
     """Switch off autocast on the device of the features, and oneDNN's reduced precision of float32 products.
 
-    Under `torch.set_float32_matmul_precision("medium")` a CPU product of float32 matrices runs in bfloat16, which
-    would leave three digits. On a GPU every product of this package is float64, where TF32 does not apply.
+    Under `torch.set_float32_matmul_precision("medium")` a CPU multiplies float32 matrices in bfloat16, which leaves
+    three digits. On a GPU the measures multiply in float64, where TF32 does not apply; a network that computes in
+    float32 there needs `without_tf32` too.
     """
     if not isinstance(features, Tensor):
         raise TypeError(f"features must be a torch.Tensor, got {type(features).__name__}")
@@ -39,6 +45,18 @@ def full_precision(features: Tensor) -> Iterator[None]:
             yield
         finally:
             setting.fp32_precision = before
+
+
+@contextmanager
+def without_tf32() -> Iterator[None]:
+    """Let a GPU multiply and convolve float32 numbers with all their digits."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 class _ClampedUpcast(torch.autograd.Function):

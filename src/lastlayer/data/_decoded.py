@@ -10,21 +10,19 @@ Both files grow block by block, `records` after `pixels` has reached the disk: a
 that the next one continues. The cache may be deleted at any time. Tests: tests/data/test_decoded.py.
 """
 
-import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from lastlayer._core.files import DamagedFileError, read_json, write_json
+from lastlayer._core.files import DamagedFileError, locked, read_json, write_json
 from lastlayer._core.memory import free_memory
 from lastlayer._core.progress import shown
 
@@ -63,7 +61,8 @@ def decode_to_disk(paths: Sequence[Path], size: int | None, colour: bool | None 
     folder = cache_root() / _key(paths, size, colour)
     about = _complete(folder)
     if about is None:
-        with _locked(folder):
+        waiting = f"another process decodes these images into {folder}; waiting for it"
+        with locked(folder / "lock", waiting=waiting):
             about = _complete(folder) or _build(folder, paths, size, colour)
     shape = tuple(about["shape"])
     records = np.memmap(folder / "records", _record(shape[1]), "r", shape=shape[:1])
@@ -100,18 +99,6 @@ def _complete(folder: Path) -> dict[str, Any] | None:
             (folder / name).unlink(missing_ok=True)
         return None
     return about
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"another process decodes these images into {folder}; waiting for it", file=sys.stderr)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _build(folder: Path, paths: Sequence[Path], size: int | None, colour: bool | None) -> dict[str, Any]:

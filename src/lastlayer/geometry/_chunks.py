@@ -15,7 +15,7 @@ CHUNK_BYTES = {"cpu": 2**20, "cuda": 2**26}
 
 
 @dataclass(frozen=True)
-class Runs:
+class ClassRuns:
     """The rows of one chunk ordered by class: one run of rows for each class in it."""
 
     order: Tensor  # (n,) positions within the chunk
@@ -24,14 +24,14 @@ class Runs:
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitTable:
     """A float64 table as the sum of two of lower precision: x - table is then exact to the rounding of the result."""
 
     high: Tensor
     low: Tensor | None
 
     @classmethod
-    def of(cls, table: Tensor, dtype: torch.dtype) -> "Split":
+    def of(cls, table: Tensor, dtype: torch.dtype) -> "SplitTable":
         if dtype == torch.float64:
             return cls(table, None)
         high = table.to(dtype)
@@ -44,7 +44,7 @@ def zero_safe_inverse(norm: Tensor) -> Tensor:
     return torch.where(zero, 0.0, 1 / torch.where(zero, 1.0, norm))
 
 
-class Chunks:
+class FeatureChunks:
     """Chunks of rows in `dtype`. Where gradients are needed there is a single one, and no buffer.
 
     Fresh tensors for every chunk would cost more than the arithmetic: hence `out=` and the buffers.
@@ -103,7 +103,7 @@ class Chunks:
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=self.dtype, device=self.samples.features.device)
 
-    def minus(self, rows: Tensor, table: Split, label: Tensor | None = None) -> Tensor:
+    def minus(self, rows: Tensor, table: SplitTable, label: Tensor | None = None) -> Tensor:
         """rows - table[label], or rows - table for a table of one row; valid until the next call."""
         out, spare = self.buffer("minus", len(rows)), self.buffer("spare", len(rows))
         high = table.high if label is None else torch.index_select(table.high, 0, label, out=out)
@@ -121,7 +121,7 @@ class Chunks:
         sums.index_add_(0, runs.label, parts.to(torch.float64))
 
     @cached_property
-    def runs(self) -> list[Runs]:
+    def runs(self) -> list[ClassRuns]:
         label, size = self.samples.label, len(self.samples.classes)
         position = torch.arange(len(label), device=label.device)
         chunk = position.div(self.rows, rounding_mode="floor")
@@ -136,4 +136,4 @@ class Chunks:
             torch.split(run % size, per_chunk),
             strict=True,
         )
-        return [Runs(*piece) for piece in pieces]
+        return [ClassRuns(*piece) for piece in pieces]

@@ -11,20 +11,20 @@ FLOAT32_ROUNDING = 2.0**-24
 
 
 @dataclass(frozen=True)
-class Scores:
+class AffineScores:
     """Scores table z + offset of a feature z relative to the global mean; their argmax is the decision."""
 
     table: Tensor  # (K, d) float64
     offset: Tensor  # (K,) float64
 
     @classmethod
-    def nearest_mean(cls, centred: Tensor) -> "Scores":
+    def nearest_mean(cls, centred: Tensor) -> "AffineScores":
         """Decides for the class with the nearest mean: z.m - |m|^2 / 2 falls with |z - m|^2."""
         table = centred.detach()
         return cls(table, -table.square().sum(dim=1) / 2)
 
     @classmethod
-    def classifier(cls, weight: Tensor, bias: Tensor | None, center: Tensor) -> "Scores":
+    def classifier(cls, weight: Tensor, bias: Tensor | None, center: Tensor) -> "AffineScores":
         """Decides like weight h + bias, for h = center + z."""
         offset = weight @ center if bias is None else weight @ center + bias
         return cls(weight.detach(), (offset - offset.mean()).detach())

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lastlayer._core.labels import INTEGERS
+from lastlayer._core.labels import read_labels
 
 SQUARABLE = 1e140
 """Sums of squares of numbers up to this, and down to its inverse, are far inside the range of float64."""
@@ -37,26 +37,13 @@ def check_features(features: Tensor, name: str = "features") -> None:
         )
 
 
-def check_target(target: Tensor, rows: int) -> Tensor:
-    """The labels as int64; raise unless they are `rows` class indices."""
-    if not isinstance(target, Tensor):
-        raise TypeError(f"target must be a torch.Tensor of class labels, got {type(target).__name__}")
-    if target.dtype not in INTEGERS:
-        raise TypeError(f"target must hold class labels of an integer dtype, got {target.dtype}")
-    if target.shape != (rows,):
-        raise ValueError(
-            f"target must hold one class label for each of the {rows} rows of features, got shape {tuple(target.shape)}"
-        )
-    return target.to(torch.int64)
-
-
 def prepare(features: Tensor, target: Tensor) -> Samples:
     """Check the arguments and number the classes that are present.
 
     Finding which classes are present makes one host synchronisation on a GPU.
     """
     check_features(features)
-    target = check_target(target, features.shape[0])
+    target = read_labels(target, features.shape[0])
     if features.shape[0] == 0:
         raise ValueError("features is empty: the geometry of no samples is not defined, give at least one row")
     target = target.to(features.device)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lastlayer.geometry._chunks import Chunks, Split, zero_safe_inverse
-from lastlayer.geometry._decisions import FLOAT32_ROUNDING, Scores
+from lastlayer.geometry._chunks import FeatureChunks, SplitTable, zero_safe_inverse
+from lastlayer.geometry._decisions import FLOAT32_ROUNDING, AffineScores
 from lastlayer.geometry._inputs import Samples, check_finite
 
 
@@ -51,7 +51,7 @@ def first_pass(samples: Samples, *, units: bool = False) -> Means:
     origin = samples.features[0].detach().to(torch.float64)
     total = origin.new_zeros(len(samples.classes), len(origin))  # (K, d)
     unit_sum = torch.zeros_like(total)
-    chunks = Chunks(samples, torch.float64)
+    chunks = FeatureChunks(samples, torch.float64)
     for number, rows, label in chunks:
         work = chunks.buffer("minus", len(rows))
         if units:
@@ -99,17 +99,17 @@ def _second_pass(
 ) -> Spread | None:
     """The second pass in `dtype`; None where float32 turns out too coarse."""
     center = means.center()
-    own_mean = Split.of(means.mean + means.origin, dtype)
-    global_mean = Split.of(center + means.origin, dtype)
+    own_mean = SplitTable.of(means.mean + means.origin, dtype)
+    global_mean = SplitTable.of(center + means.origin, dtype)
     table = None if whitener is None else whitener.to(dtype)
     decide = classifier and (
-        Scores.classifier(*classifier, center + means.origin),
-        Scores.nearest_mean(means.mean - center),
+        AffineScores.classifier(*classifier, center + means.origin),
+        AffineScores.nearest_mean(means.mean - center),
     )
     unit_sum = torch.zeros_like(means.mean)
     disagreements = means.count.new_zeros(())
     energies = None if table is None else means.count.new_zeros(len(table))  # (rank,)
-    chunks = Chunks(samples, dtype, width=len(means.count) if decide else 0)
+    chunks = FeatureChunks(samples, dtype, width=len(means.count) if decide else 0)
     for number, rows, label in chunks:
         residual = chunks.minus(rows, own_mean, label)
         chunks.norms("residual", number, residual)
@@ -147,7 +147,7 @@ def _by_class(samples: Samples, values: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _disagreements(
-    decide: tuple[Scores, Scores], rows: Tensor, centred: Tensor, norm: Tensor, global_mean: Tensor
+    decide: tuple[AffineScores, AffineScores], rows: Tensor, centred: Tensor, norm: Tensor, global_mean: Tensor
 ) -> Tensor:
     decisions = []
     for scores in decide:

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn import Module
 from torchmetrics import Metric
 
+from lastlayer._core.labels import read_labels
 from lastlayer._core.precision import full_precision
 from lastlayer.geometry import _moments
-from lastlayer.geometry._inputs import Samples, check_classifier, check_features, check_target
+from lastlayer.geometry._inputs import Samples, check_classifier, check_features
 from lastlayer.geometry._passes import Means, second_pass
 from lastlayer.geometry.summary import Geometry, summarise
 
@@ -240,7 +241,7 @@ class GeometryMetrics(Metric):
         check_features(features)
         if features.shape[1] != self.dim:
             raise ValueError(f"features must have dim = {self.dim} columns, got shape {tuple(features.shape)}")
-        label = check_target(target, len(features)).to(features.device)
+        label = read_labels(target, len(features)).to(features.device)
         # On a GPU this would stall; there an index out of range raises by itself.
         if (
             label.device.type == "cpu"

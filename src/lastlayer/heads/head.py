@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lastlayer._core.labels import INTEGERS
+from lastlayer._core.labels import INTEGERS, outside
 from lastlayer._core.registry import Registry, check_options, find, options_of, split_path
 
 
@@ -90,10 +90,9 @@ class Head(nn.Module):
             raise TypeError(f"k must be a class index 0..{self.num_classes - 1} or a list of them, got {_shown(k)}")
         classes = classes.long()
         # Checked before it goes to a GPU, which a process cannot use any more after an index out of range.
-        if classes.device.type == "cpu" and classes.numel() and not torch.compiler.is_compiling():
-            low, high = (int(v) for v in torch.aminmax(classes))
-            if low < 0 or high >= self.num_classes:
-                raise ValueError(f"k must lie in 0..{self.num_classes - 1}, got {low if low < 0 else high}")
+        may_read = classes.device.type == "cpu" and not torch.compiler.is_compiling()
+        if may_read and (wrong := outside(classes, self.num_classes)) is not None:
+            raise ValueError(f"k must lie in 0..{self.num_classes - 1}, got {wrong}")
         return classes.to(self.weight.device)
 
     def _check(self, x: Tensor) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lastlayer._core.labels import INTEGERS
+from lastlayer._core.labels import read_labels
 from lastlayer.heads.head import Head, initial_weight, register
 from lastlayer.losses.large_margin import row_norms, shrink
 from lastlayer.losses.target import check_label_range
@@ -81,15 +81,10 @@ class LargeMarginHead(Head):
         logits = super().forward(x)
         if target is None or not self.training:
             return logits
-        if not isinstance(target, Tensor) or target.dtype not in INTEGERS:
-            given = target.dtype if isinstance(target, Tensor) else type(target).__name__
-            raise TypeError(f"target must be class indices in an integer dtype, got {given}")
-        if x.dim() != 2 or target.shape != x.shape[:1]:
-            raise ValueError(
-                f"x must have shape (N, {self.in_features}) and target (N,), got {tuple(x.shape)} and "
-                f"{tuple(target.shape)}"
-            )
-        index = target.long().clamp(min=0)
+        if x.dim() != 2:
+            raise ValueError(f"x must have shape (N, {self.in_features}) where a target is given, got {tuple(x.shape)}")
+        target = read_labels(target, len(x))
+        index = target.clamp(min=0)
         check_label_range("target", index, self.num_classes)
         index = index.unsqueeze(1)
         true = logits.gather(1, index)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lastlayer._core.labels import INTEGERS
+from lastlayer._core.labels import INTEGERS, check_classes
 from lastlayer._core.precision import at_least_float32
 
 Reduction = Literal["none", "mean", "sum"]
@@ -252,18 +252,10 @@ def _read_pair(pair: MixedPair, logits: Tensor, ignore_index: int | None, name: 
 
 def check_label_range(name: str, labels: Tensor, num_classes: int, ignore_index: int | None = None) -> None:
     """Raise for a label that is no class: on the CPU always, elsewhere inside `check_labels`."""
-    if labels.numel() == 0 or not may_read(labels):
-        return
-    try:
-        low, high = (int(v) for v in torch.aminmax(labels))
-    except RuntimeError:  # inside vmap no value can be read
-        return
-    if low < 0 or high >= num_classes:
+    if may_read(labels):
         ignored = "" if ignore_index is None else f", or equal ignore_index={ignore_index}"
-        raise ValueError(
-            f"{name} has the label {low if low < 0 else high}, but there are {num_classes} classes: labels must lie in "
-            f"0..{num_classes - 1}{ignored}"
-        )
+        with contextlib.suppress(RuntimeError):  # inside vmap no value can be read
+            check_classes(labels, num_classes, name=name, instead=ignored)
 
 
 def is_violated(condition: Callable[[Tensor], Tensor], values: Tensor) -> bool:

@@ -8,18 +8,15 @@ validation data stands beside it in a file of the same form, with what was tried
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import csv
-import fcntl
 import io
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lastlayer._core.files import write_atomically
+from lastlayer._core.files import locked, write_atomically
 from lastlayer.papers._artifact import SIZES, Labels, Size
 
 _FACTS = ("selected", "seconds", "run", "commit", "machine")
@@ -236,8 +233,7 @@ class Store:
         """
         path = self.path(name, size, tried=tried)
         if rows:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(path.parent):
+            with locked(path.parent / ".lock"):
                 merged = self.read(name, size, tried=tried).merged(rows)
                 write_atomically(path, _format(merged).encode())
         return path
@@ -249,18 +245,6 @@ class Store:
         if path not in self._parsed or self._parsed[path][0] != version:
             self._parsed[path] = (version, tuple(_parse(path)))
         return self._parsed[path][1]
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep others from adding to a folder between our reading and writing, which would undo what they add."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # some network file systems lock no folder
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _format(observed: Observations) -> str:

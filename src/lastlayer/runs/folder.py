@@ -33,6 +33,8 @@ from lastlayer._core.files import (
     as_safetensors,
     check_file,
     clear_unfinished,
+    is_locked,
+    locked,
     naming,
     read_json,
     read_sealed,
@@ -73,7 +75,7 @@ class RunFolder:
         """One of done, running (a process holds the lock), failed, interrupted (it can be resumed) and missing."""
         if (self.path / "result.json").exists():
             return "done"
-        if self._is_locked():
+        if is_locked(self.path / "lock"):
             return "running"
         if (self.path / "failure.json").exists():
             return "failed"
@@ -153,46 +155,13 @@ class RunFolder:
         Raises:
             BlockingIOError: when another process works on the run.
         """
-        from filelock import FileLock, Timeout
-
-        self.path.mkdir(parents=True, exist_ok=True)
-        # thread_local=False: a generator may take the lock in one thread and be closed in another
-        lock = FileLock(self.path / "lock", timeout=LOCK_SECONDS, thread_local=False)
-        try:
-            lock.acquire(poll_interval=0.02)
-        except Timeout:
-            raise BlockingIOError(f"another process is working on {self.path}") from None
-        try:
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.path / "lock", seconds=LOCK_SECONDS))
+            except BlockingIOError:
+                raise BlockingIOError(f"another process is working on {self.path}") from None
             clear_unfinished(self.path)
             yield
-        finally:
-            lock.release()
-
-    def _is_locked(self) -> bool:
-        """Whether a process holds the lock.
-
-        Where the system has shared locks, we ask with one: many may then look at once, also at the runs of another
-        user, whose lock they may read but not take.
-        """
-        path = self.path / "lock"
-        if not path.exists():
-            return False
-        try:
-            from fcntl import LOCK_NB, LOCK_SH, flock
-        except ImportError:
-            from filelock import FileLock, Timeout
-
-            try:
-                with FileLock(path, timeout=0):
-                    return False
-            except Timeout:
-                return True
-        with path.open() as file:
-            try:
-                flock(file, LOCK_SH | LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
 
     # writing
 

@@ -9,34 +9,21 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from lastlayer._core.labels import INTEGERS
+from lastlayer._core.labels import check_classes, read_labels
 
 Logits: TypeAlias = Tensor | Callable[[], Iterable[Tensor]]
 """An (N, K) tensor, or a function without arguments that yields it as column blocks (N, b) in class order."""
 
 
-def check_labels(target: Tensor, samples: int, device: torch.device) -> Tensor:
+def read_target(target: Tensor, samples: int, device: torch.device) -> Tensor:
     """Labels as int64 on `device`; their range is the caller's to check, since that waits for a GPU."""
-    if not isinstance(target, Tensor):
-        raise TypeError(f"target must be a tensor of class indices, got {type(target).__name__}")
-    if target.dtype not in INTEGERS:
-        raise TypeError(
-            f"target must hold class indices in an integer dtype, got {target.dtype}; "
-            "class probabilities have no ranking: pass probabilities.argmax(dim=1)"
-        )
-    if target.shape != (samples,):
-        raise ValueError(f"target must have shape ({samples},), one label a row, got {tuple(target.shape)}")
-    return target.to(device=device, dtype=torch.int64)
+    hint = "; class probabilities have no ranking: pass probabilities.argmax(dim=1)"
+    return read_labels(target, samples, instead=hint).to(device)
 
 
-def check_range(target: Tensor, num_classes: int) -> None:
-    """Refuses labels outside 0..num_classes-1, ignore_index among them: unlabelled rows have no measure."""
-    low, high = (int(v) for v in torch.aminmax(target))
-    if low < 0 or high >= num_classes:
-        raise ValueError(
-            f"target must lie in 0..{num_classes - 1} for {num_classes} classes, got {low}..{high}; "
-            "drop unlabelled rows before measuring"
-        )
+def check_labelled(target: Tensor, num_classes: int) -> None:
+    """Refuse labels outside 0..num_classes-1, ignore_index among them: a row without a label has no measure."""
+    check_classes(target, num_classes, instead="; drop unlabelled rows before measuring")
 
 
 def check_matrix(values: Tensor, name: str, *, empty: bool = False) -> Tensor:
@@ -58,8 +45,8 @@ def check_matrix(values: Tensor, name: str, *, empty: bool = False) -> Tensor:
 def check_pair(values: Tensor, target: Tensor, name: str = "logits") -> tuple[Tensor, Tensor]:
     """A checked matrix and its labels, range included."""
     values = check_matrix(values, name)
-    target = check_labels(target, values.shape[0], values.device)
-    check_range(target, values.shape[1])
+    target = read_target(target, values.shape[0], values.device)
+    check_labelled(target, values.shape[1])
     return values, target
 
 
@@ -85,11 +72,6 @@ def refuse_nan(values: Tensor, name: str) -> None:
     """Refuses NaN, which no ranking can place; amax carries it through at a fraction of isnan().any()."""
     if values.numel() and bool(values.amax().isnan()):
         raise ValueError(f"{name} contain NaN, which no ranking can place")
-
-
-def comparable(values: Tensor) -> Tensor:
-    """Scores in a dtype every kernel knows: half precision widens to float32, which keeps order and ties."""
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 def column_blocks(logits: Logits, name: str = "logits") -> Iterator[Tensor]:

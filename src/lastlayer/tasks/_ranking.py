@@ -11,14 +11,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lastlayer.tasks._inputs import comparable, refuse_nan
+from lastlayer._core.precision import at_least_float32
+from lastlayer.tasks._inputs import refuse_nan
 
 _BUCKETS_PER_QUERY = 32
 _BLOCK_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 24}  # on a CPU, more than this leaves the cache
 _TILE_ROWS = 2048  # a taller tile of a wide matrix leaves the cache before its cache lines are used up
 
 
-class Ranks(NamedTuple):
+class Ranking(NamedTuple):
     """Every positive as a threshold, sorted by class, then by score ascending. Ties share their counts."""
 
     row: Tensor  # (Q,) which class, as an offset in the block
@@ -84,24 +85,24 @@ def count_at_least(rows: Tensor, queries: Tensor, start: Tensor) -> Tensor:
     return higher + steps.cumsum(0)[:-1]
 
 
-def rank_positives(columns: Tensor, target: Tensor) -> Ranks:
-    """Ranks the positives of every class of a block against all samples.
+def rank_positives(columns: Tensor, target: Tensor) -> Ranking:
+    """Rank the positives of every class of a block against all samples.
 
     Args:
         columns: (N, B) scores of B classes; NaN is refused in those that have positives.
         target: (N,) the row's class as an offset in the block; other values belong to no class of the block.
 
     Returns:
-        Ranks over the Q rows whose target lies in the block.
+        The ranking of the Q rows whose target lies in the block.
     """
     chosen = ((target >= 0) & (target < columns.shape[1])).nonzero().squeeze(1)
     row = target[chosen]
-    score = comparable(columns[chosen, row])
+    score = at_least_float32(columns[chosen, row])
     order = score.argsort(stable=True)
     order = order[row[order].argsort(stable=True)]
     row, score = row[order], score[order]  # (Q,)
     if row.numel() == 0:
-        return Ranks(row, row, row)
+        return Ranking(row, row, row)
 
     present, dense, count = torch.unique_consecutive(row, return_inverse=True, return_counts=True)
     end = count.cumsum(0)
@@ -114,7 +115,7 @@ def rank_positives(columns: Tensor, target: Tensor) -> Ranks:
     fresh = torch.ones_like(row, dtype=torch.bool)
     fresh[1:] = (score[1:] != score[:-1]) | (row[1:] != row[:-1])
     first_of_tie = torch.where(fresh, index, 0).cummax(0).values
-    return Ranks(row, end[dense] - first_of_tie, reached)
+    return Ranking(row, end[dense] - first_of_tie, reached)
 
 
 def narrow_blocks(block: Tensor) -> Iterator[Tensor]:
@@ -123,14 +124,14 @@ def narrow_blocks(block: Tensor) -> Iterator[Tensor]:
     yield from torch.split(block, max(1, elements // block.shape[0]), dim=1)
 
 
-def average_precision(ranks: Ranks, num_classes: int) -> Tensor:
+def average_precision(ranks: Ranking, num_classes: int) -> Tensor:
     """(K,) float64: mean over a class's positives of the precision at its score; NaN without positives."""
     total = torch.zeros(num_classes, dtype=torch.float64, device=ranks.row.device)
     total.index_add_(0, ranks.row, ranks.true.double() / ranks.all)
     return total / torch.bincount(ranks.row, minlength=num_classes)
 
 
-def precision_at_recall(ranks: Ranks, num_classes: int, recall: float) -> Tensor:
+def precision_at_recall(ranks: Ranking, num_classes: int, recall: float) -> Tensor:
     """(K,) float64: best precision of the thresholds with this recall or more; NaN without positives."""
     positives = torch.bincount(ranks.row, minlength=num_classes)
     allowed = ranks.true >= true_positives_needed(positives, recall)[ranks.row]
@@ -158,7 +159,7 @@ def check_recalls(recalls: Sequence[float]) -> tuple[float, ...]:
 
 def pairs_won(scores: Tensor, others: Tensor, *, half: bool = True) -> int:
     """Twice the number of pairs with score > other, plus with `half` the number of ties: exact in any order."""
-    dtype = torch.promote_types(comparable(scores).dtype, comparable(others).dtype)
+    dtype = torch.promote_types(at_least_float32(scores).dtype, at_least_float32(others).dtype)
     scores, others = scores.to(dtype), others.to(dtype).sort().values
     below = torch.searchsorted(others, scores)
     tied_too = torch.searchsorted(others, scores, right=True) if half else below
@@ -170,7 +171,7 @@ def as_rows(columns: Tensor, keep: Tensor | None = None) -> Tensor:
     if keep is not None and keep.numel() < columns.shape[1]:
         columns = columns[:, keep]
     num_samples, num_rows = columns.shape
-    rows = torch.empty(num_rows, num_samples, dtype=comparable(columns[:0]).dtype, device=columns.device)
+    rows = torch.empty(num_rows, num_samples, dtype=at_least_float32(columns[:0]).dtype, device=columns.device)
     tile = _TILE_ROWS if columns.device.type == "cpu" else num_samples
     for start in range(0, num_samples, tile):
         rows[:, start : start + tile] = columns[start : start + tile].T

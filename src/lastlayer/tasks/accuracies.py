@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lastlayer.tasks._inputs import check_bias, check_labels, check_matrix, check_pair, check_range
+from lastlayer.tasks._inputs import check_bias, check_labelled, check_matrix, check_pair, read_target
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ def accuracy(logits: Tensor, target: Tensor) -> Tensor:
         tensor(0.5000, dtype=torch.float64)
     """
     logits = check_matrix(logits, "logits")
-    target = check_labels(target, logits.shape[0], logits.device)
+    target = read_target(target, logits.shape[0], logits.device)
     if target.device.type == "cpu":
-        check_range(target, logits.shape[1])
+        check_labelled(target, logits.shape[1])
     return correct(logits, target).double().mean()
 
 

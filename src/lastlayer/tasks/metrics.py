@@ -19,7 +19,7 @@ from lastlayer.tasks._histogram import (
     precision_at_recall_bounds,
     score_bins,
 )
-from lastlayer.tasks._inputs import check_labels, check_matrix
+from lastlayer.tasks._inputs import check_matrix, read_target
 from lastlayer.tasks._ranking import check_recalls
 from lastlayer.tasks.accuracies import correct
 
@@ -83,7 +83,7 @@ class _Histograms(Metric):
         return logits
 
     def _labels(self, target: Tensor, logits: Tensor) -> Tensor:
-        target = check_labels(target, logits.shape[0], logits.device)
+        target = read_target(target, logits.shape[0], logits.device)
         self.mislabelled += ((target < 0) | (target >= self.num_classes)).sum()
         return target.clamp(0, self.num_classes - 1)
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from lastlayer.tasks._inputs import (
     Logits,
-    check_labels,
+    check_labelled,
     check_matrix,
     check_pair,
-    check_range,
     column_blocks,
+    read_target,
     refuse_nan,
     row_blocks,
 )
@@ -81,7 +81,7 @@ def logit_separation(logits: Logits, target: Tensor) -> LogitSeparation:
     highest, true, order = [], [], []  # largest false logit of each class; the true logits, and their samples
     num_classes = 0
     for rows in _class_rows(logits):
-        labels = check_labels(target, rows.shape[1], rows.device)
+        labels = read_target(target, rows.shape[1], rows.device)
         refuse_nan(rows, "logits")
         sample = ((labels >= num_classes) & (labels < num_classes + rows.shape[0])).nonzero().squeeze(1)
         own = labels[sample] - num_classes
@@ -90,7 +90,7 @@ def logit_separation(logits: Logits, target: Tensor) -> LogitSeparation:
         rows[own, sample] = -torch.inf
         highest.append(rows.amax(dim=1).double())
         num_classes += rows.shape[0]
-    check_range(labels, num_classes)
+    check_labelled(labels, num_classes)
 
     scores, classes, samples = torch.cat(true), labels[torch.cat(order)], labels.numel()
     high = torch.cat(highest)  # (K,)

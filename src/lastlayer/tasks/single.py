@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lastlayer.tasks._inputs import Logits, check_labels, check_range, column_blocks
+from lastlayer.tasks._inputs import Logits, check_labelled, column_blocks, read_target
 from lastlayer.tasks._ranking import (
     average_precision,
     check_recalls,
@@ -74,14 +74,14 @@ def single_logit(logits: Logits, target: Tensor, recalls: Sequence[float] = (0.9
     best: dict[float, list[Tensor]] = {recall: [] for recall in recalls}
     num_classes = 0
     for block in column_blocks(logits):
-        labels = check_labels(target, block.shape[0], block.device)
+        labels = read_target(target, block.shape[0], block.device)
         for columns in narrow_blocks(block):
             ranks, width = rank_positives(columns, labels - num_classes), columns.shape[1]
             precisions.append(average_precision(ranks, width))
             for recall in recalls:
                 best[recall].append(precision_at_recall(ranks, width, recall))
             num_classes += width
-    check_range(labels, num_classes)
+    check_labelled(labels, num_classes)
     per_class = torch.cat(precisions)  # (K,)
     return SingleLogit(
         auprc=per_class.nanmean(),

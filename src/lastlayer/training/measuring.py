@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lastlayer import geometry, losses, measures
+from lastlayer._core.precision import full_precision, without_tf32
 from lastlayer.data import Dataset, Split
 from lastlayer.heads import Head
 from lastlayer.training.network import Network
@@ -35,18 +36,14 @@ class Outputs:
 
 
 @contextlib.contextmanager
-def full_precision(network: Network) -> Iterator[None]:
-    """Evaluation mode without gradients, in float32 proper: bfloat16 and TF32 cannot resolve a collapsed cosine."""
+def evaluation(network: Network) -> Iterator[None]:
+    """Evaluation mode without gradients, in full float32: bfloat16 and TF32 cannot resolve a collapsed cosine."""
     training = network.training
-    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    device = next(network.parameters()).device.type
     network.eval()
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     try:
-        with torch.no_grad(), torch.autocast(device, enabled=False):
+        with torch.no_grad(), full_precision(next(network.parameters())), without_tf32():
             yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
         network.train(training)
 
 
@@ -112,7 +109,7 @@ def _gathered(
     backbone = _channel_by_channel(network.backbone) if device.type == "cuda" else network.backbone
     for start in range(0, len(split), batch_size):
         rows = slice(start, start + batch_size)
-        with full_precision(network):  # in each turn anew: others must not run in it
+        with evaluation(network):  # in each turn anew: others must not run in it
             made = read(network.head, backbone(network.normalize(split.inputs[rows].to(device))))
             wholes = wholes or tuple(part.new_empty(len(split), *part.shape[1:]) for part in made)
             for whole, part in zip(wholes, made, strict=True):
@@ -129,7 +126,7 @@ def _channel_by_channel(backbone: nn.Module) -> Callable[[Tensor], Tensor]:
 
 def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs, *, on_test: bool) -> dict[str, float]:
     """Every measure of a split; the open-set and long-tail ones on the test split, where the data has them."""
-    with full_precision(network):
+    with evaluation(network):
         weight, bias = network.head.linear()
         logits, unknown = made.logits, None
         if on_test and dataset.unknown is not None:
