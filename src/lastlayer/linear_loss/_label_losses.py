@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lastlayer.losses import Loss
-from lastlayer.losses.logit_adjusted import check_counts
+from lastlayer.losses.forms import row_form_of
 from lastlayer.losses.soft_logit_norm import resolve_tau
 from lastlayer.losses.target import read_class_vector
 
@@ -113,9 +113,10 @@ def row_loss(name: str, loss: Loss, K: int, device: torch.device) -> RowLoss:
     if options.get("weight") is not None:
         weight = _of_classes(options["weight"], "weight", K, device)
     if name == "logit-adjusted":
-        counts = _of_classes(options["counts"], "counts", K, device)
-        check_counts(counts)
-        offset = options["tau"] * torch.log_softmax(counts.log(), 0)
+        form = row_form_of(type(loss))
+        assert form is not None
+        assert form.offset is not None
+        offset = form.offset(options, torch.empty(0, K, dtype=torch.float32, device=device))
     ignore_index = options.get("ignore_index")
     return RowLoss(
         kind,

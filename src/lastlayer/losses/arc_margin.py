@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lastlayer._core.precision import at_least_float32
+from lastlayer.losses.forms import Kind, OthersForm, RowForm
 from lastlayer.losses.loss import Loss, NeededHead, register
 from lastlayer.losses.selection import Selection, evaluate
 from lastlayer.losses.target import Target, check_range, read
@@ -78,6 +79,12 @@ class ArcMarginLoss(Loss):
     """`arc_margin` as a Module; `arc-margin` by name."""
 
     function = staticmethod(arc_margin)
+    row_form = RowForm(Kind.ARC, lambda o, K: (o["scale"], math.cos(o["margin"]), math.sin(o["margin"]), o["margin"]))
+    class_form = OthersForm(
+        scale="scale",
+        replaced=lambda scaled, norms, o: o["scale"] * enlarge_angle(scaled / o["scale"], o["margin"]),
+        learnable=("margin", "scale"),
+    )
     needed_head = NeededHead("normalized", {"scale": 1.0, "bias": False})  # the loss has a scale of its own
     learning_rate = 0.003
     scale: float

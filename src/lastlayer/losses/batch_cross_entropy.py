@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lastlayer._core.ranks import Group, max_over_ranks, sum_over_ranks
+from lastlayer.losses.forms import Kind, Options, RowForm, SoftmaxForm, Sums
 from lastlayer.losses.loss import Loss, register
 from lastlayer.losses.selection import AtLabel
 from lastlayer.losses.target import Target, read
@@ -58,11 +59,23 @@ def batch_cross_entropy(logits: Tensor, target: Target, *, group: Group = None) 
     return partition.log() - m.log() - true / m
 
 
+def _of_sums(sums: Sums, options: Options) -> Tensor:
+    """The batch's log-partition from those of its rows, less the mean true score and log m: a scalar."""
+    m = sums.largest.shape[0]
+    top = sums.largest.max()
+    below = sums.largest - top
+    partition = (sums.log_sum + below).logsumexp(0)
+    true = (sums.dot + sums.mass * below).sum()
+    return partition - torch.full_like(top, m).log() - true / m + top * (1 - sums.mass.sum() / m)
+
+
 @register("batch-ce")
 class BatchCrossEntropyLoss(Loss):
     """`batch_cross_entropy` as a Module; `batch-ce` by name."""
 
     function = staticmethod(batch_cross_entropy)
+    row_form = RowForm(Kind.SOFTMAX, lambda o, K: (1.0,))
+    class_form = SoftmaxForm(value=_of_sums)
     couples_batch = True
     aligned = True
     probe_rate = 0.003

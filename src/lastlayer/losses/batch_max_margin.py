@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lastlayer._core.ranks import Group, max_over_ranks, sum_over_ranks
+from lastlayer.losses.forms import Kind, RowForm
 from lastlayer.losses.loss import Loss, register
 from lastlayer.losses.selection import AtLabel
 from lastlayer.losses.target import Target, check_range, read
@@ -78,6 +79,7 @@ class BatchMaxMarginLoss(Loss):
     """`batch_max_margin` as a Module; `batch-max-margin` by name."""
 
     function = staticmethod(batch_max_margin)
+    row_form = RowForm(Kind.HINGE, lambda o, K: (1.0, o["margin"]))
     couples_batch = True
     aligned = True
     probe_rate = 0.003

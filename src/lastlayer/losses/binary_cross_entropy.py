@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lastlayer._core.precision import at_least_float32
+from lastlayer.losses.forms import BinaryForm, Kind, RowForm
 from lastlayer.losses.loss import Loss, register
 from lastlayer.losses.selection import Selection, evaluate, normaliser, softplus
 from lastlayer.losses.target import Target, check_range, read, read_class_vector
@@ -78,6 +79,8 @@ class BinaryCrossEntropyLoss(Loss):
     """`binary_cross_entropy` as a Module; `bce` by name. Probabilities are the sigmoids, one a class."""
 
     function = staticmethod(binary_cross_entropy)
+    row_form = RowForm(Kind.BINARY, lambda o, K: (1.0, 0.0, 1.0, 0.0))
+    class_form = BinaryForm()
     aligned = True
     probe_rate = 0.03
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lastlayer._core.precision import at_least_float32
+from lastlayer.losses.forms import Kind, RowForm, SoftmaxForm
 from lastlayer.losses.loss import Loss, register
 from lastlayer.losses.selection import evaluate, normaliser
 from lastlayer.losses.target import Problem, Target, check_range, read
@@ -94,6 +95,8 @@ class CrossEntropyLoss(Loss):
     """`cross_entropy` as a Module; `ce` by name, `ls` with label_smoothing=0.1."""
 
     function = staticmethod(cross_entropy)
+    row_form = RowForm(Kind.SOFTMAX, lambda o, K: (1 / o["temperature"], 0.0, o["label_smoothing"]), smooths=True)
+    class_form = SoftmaxForm(temperature="temperature", learnable=("temperature",))
     temperature: float
 
     def scores(self, logits: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lastlayer.losses.forms import Kind, OthersForm, RowForm
 from lastlayer.losses.loss import Loss, register
 from lastlayer.losses.selection import Selection, evaluate
 from lastlayer.losses.target import Target, check_range, read
@@ -57,3 +58,5 @@ class FocalLoss(Loss):
     """`focal` as a Module; `focal` by name."""
 
     function = staticmethod(focal)
+    row_form = RowForm(Kind.FOCUS, lambda o, K: (1.0, o["gamma"]))
+    class_form = OthersForm(learnable=("gamma",))

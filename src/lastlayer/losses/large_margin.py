@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lastlayer._core.precision import at_least_float32
+from lastlayer.losses.forms import OthersForm
 from lastlayer.losses.loss import Loss, NeededHead, register
 from lastlayer.losses.selection import Selection, evaluate
 from lastlayer.losses.target import Target, check_range, read, read_scores
@@ -123,6 +124,10 @@ class LargeMarginLoss(Loss):
     """
 
     function = staticmethod(large_margin)
+    class_form = OthersForm(
+        replaced=lambda logit, norms, o: shrink(logit, cast(Tensor, norms), o["margin"], o["lam"]),
+        learnable=("margin", "lam"),
+    )
     needed_head = NeededHead("large-margin", shared=("margin", "lam"), only=True)
 
     def for_head(self, head: nn.Module) -> LargeMarginLoss:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from lastlayer.losses.cross_entropy import softmax_cross_entropy
+from lastlayer.losses.forms import Kind, Options, RowForm, SoftmaxForm
 from lastlayer.losses.loss import Loss, register
 from lastlayer.losses.target import Target, check_range, is_violated, read, read_class_vector
 
@@ -44,16 +45,21 @@ def logit_adjusted(
     """
     check_range("tau", tau, 0.0)
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
-    frequencies = read_class_vector(counts, "counts", problem.logits)
-    check_counts(frequencies)
-    prior = (frequencies / frequencies.sum()).log()
-    return softmax_cross_entropy(problem, problem.logits + tau * problem.row_of_classes(prior))
+    prior = problem.row_of_classes(_log_prior(counts, problem.logits))
+    return softmax_cross_entropy(problem, problem.logits + tau * prior)
 
 
-def check_counts(counts: Tensor) -> None:
-    """Raise for a class without samples, where the counts may be read."""
-    if is_violated(lambda n: (n > 0).all(), counts):
+def _log_prior(counts: Tensor | Sequence[int], logits: Tensor) -> Tensor:
+    """log(n / sum n), (K,); ValueError for a class without samples, if the counts may be read."""
+    frequencies = read_class_vector(counts, "counts", logits)
+    if is_violated(lambda n: (n > 0).all(), frequencies):
         raise ValueError("counts must be positive: a class without training samples has no logarithm to add")
+    return (frequencies / frequencies.sum()).log()
+
+
+def _offset(options: Options, logits: Tensor) -> Tensor:
+    offset: Tensor = options["tau"] * _log_prior(options["counts"], logits)
+    return offset
 
 
 @register("logit-adjusted")
@@ -61,3 +67,5 @@ class LogitAdjustedLoss(Loss):
     """`logit_adjusted` as a Module; `logit-adjusted` by name."""
 
     function = staticmethod(logit_adjusted)
+    row_form = RowForm(Kind.SOFTMAX, lambda o, K: (1.0,), offset=_offset)
+    class_form = SoftmaxForm(offset=_offset)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from lastlayer._core.precision import at_least_float32
 from lastlayer._core.registry import Registry, find, nearest, options_of, split_path
+from lastlayer.losses.forms import ClassForm, RowForm
 
 if TYPE_CHECKING:
     from lastlayer.losses.target import Target
@@ -63,6 +64,8 @@ class Loss(nn.Module):
         learning_rate, weight_decay: where to start a search with SGD and momentum 0.9.
         probe_rate: the learning rate of AdamW for a linear head on fixed features. It is the one that did best on
             Gaussian classes, 20,000 rows of 100 classes and 100,000 rows of 1,000.
+        row_form, class_form: how `linear_loss` computes the loss by kernels from rows of logits, and from tiles of
+            classes; None if it knows no way. A derived class inherits neither: see `lastlayer.losses.forms`.
     """
 
     function: ClassVar[Callable[..., Tensor]]
@@ -75,6 +78,8 @@ class Loss(nn.Module):
     learning_rate: ClassVar[float] = 0.1
     weight_decay: ClassVar[float] = 1e-4
     probe_rate: ClassVar[float] = 0.01
+    row_form: ClassVar[RowForm | None] = None
+    class_form: ClassVar[ClassForm | None] = None
     _common_forward: ClassVar[Callable[..., Tensor] | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from lastlayer.losses.forms import Kind, RowForm
 from lastlayer.losses.loss import Loss, register
 from lastlayer.losses.selection import Selection, evaluate
 from lastlayer.losses.target import Target, check_range, read
@@ -54,3 +55,4 @@ class MaxMarginLoss(Loss):
     """`max_margin` as a Module; `max-margin` by name."""
 
     function = staticmethod(max_margin)
+    row_form = RowForm(Kind.HINGE, lambda o, K: (1.0, o["margin"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from lastlayer.losses.forms import Kind, RowForm, SquaresForm
 from lastlayer.losses.loss import Loss, register
 from lastlayer.losses.selection import Selection, evaluate
 from lastlayer.losses.target import Target, check_range, read
@@ -56,5 +57,7 @@ class MseLoss(Loss):
     """`mse` as a Module; `mse` by name."""
 
     function = staticmethod(mse)
+    row_form = RowForm(Kind.SQUARES, lambda o, K: (1.0, o["kappa"], o["beta"]))
+    class_form = SquaresForm()
     aligned = True
     learning_rate = 0.003

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from lastlayer._core.labels import INTEGERS
 from lastlayer._core.precision import at_least_float32
+from lastlayer.losses.forms import DrawnForm, Kind, Options, RowForm
 from lastlayer.losses.loss import Loss, register
 from lastlayer.losses.selection import Selection, evaluate, softplus
 from lastlayer.losses.target import (
@@ -115,11 +118,23 @@ def read_samples(samples: Tensor, problem: Problem) -> Tensor:
     return samples.long().expand(rows, -1, *extra)
 
 
+def _drawn(options: Options, problem: Problem) -> tuple[Tensor, Tensor]:
+    drawn = read_samples(options["samples"], problem)
+    return drawn, expected_noise(drawn.shape[1], options["noise"], problem.logits)
+
+
+def _numbers(options: Options, K: int) -> tuple[float, ...]:
+    expected = options["num_noise"] / K
+    return 1.0, -math.log(expected), expected, options["include_target"]
+
+
 @register("nce")
 class NceLoss(Loss):
     """`nce` as a Module; `nce` by name. Probabilities are g, one a class: is it data of this class, or noise?"""
 
     function = staticmethod(nce)
+    row_form = RowForm(Kind.BINARY, _numbers)
+    class_form = DrawnForm(read=_drawn)
     aligned = True
     num_noise: int
     noise: Tensor | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from lastlayer.losses.forms import Kind, Options, RowForm, SoftmaxForm, Sums, cross_entropy_of
 from lastlayer.losses.loss import Loss, register
 from lastlayer.losses.selection import Selection, evaluate
 from lastlayer.losses.target import Target, check_range, read
@@ -53,9 +54,16 @@ def self_norm(
     return evaluate(problem, loss)
 
 
+def _of_sums(sums: Sums, options: Options) -> Tensor:
+    strength: Tensor = sums.mass * options["alpha"]
+    return cross_entropy_of(sums, options) + strength * (sums.log_sum + sums.largest).square()
+
+
 @register("self-norm")
 class SelfNormLoss(Loss):
     """`self_norm` as a Module; `self-norm` by name."""
 
     function = staticmethod(self_norm)
+    row_form = RowForm(Kind.PARTITION, lambda o, K: (1.0, o["alpha"]))
+    class_form = SoftmaxForm(value=_of_sums, learnable=("alpha",))
     aligned = True

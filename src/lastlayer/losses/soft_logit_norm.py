@@ -10,6 +10,7 @@ from torch import Tensor
 from lastlayer._core.precision import upcast
 from lastlayer._core.unit import soft_normalize
 from lastlayer.losses.cross_entropy import softmax_cross_entropy
+from lastlayer.losses.forms import Kind, RowForm, SoftmaxForm
 from lastlayer.losses.loss import Loss, register
 from lastlayer.losses.selection import evaluate
 from lastlayer.losses.target import Problem, Target, check_range, read
@@ -183,6 +184,10 @@ class SoftLogitNormLoss(Loss):
     """`soft_logit_norm` as a Module; `sln` by name. Probabilities are the softmax of the normalised logits."""
 
     function = staticmethod(soft_logit_norm)
+    row_form = RowForm(Kind.NORM, lambda o, K: (1 / resolve_tau(o["tau"], K, o["gamma"]), o["gamma"]))
+    class_form = SoftmaxForm(
+        norm=lambda o, K: (o["gamma"], resolve_tau(o["tau"], K, o["gamma"])), learnable=("gamma", "tau")
+    )
     learning_rate = 0.01
     probe_rate = 0.003
     weight_decay = 5e-3
@@ -201,6 +206,8 @@ class LogitNormLoss(Loss):
     """`logit_norm` as a Module; `ln` by name. Probabilities are the softmax of the normalised logits."""
 
     function = staticmethod(logit_norm)
+    row_form = RowForm(Kind.NORM, lambda o, K: (1 / resolve_tau(o["tau"], K, 1.0), 1.0))
+    class_form = SoftmaxForm(norm=lambda o, K: (1.0, resolve_tau(o["tau"], K, 1.0)), learnable=("tau",))
     aligned = True
     learning_rate = 0.01
     probe_rate = 0.003

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from lastlayer.losses.forms import Kind, OthersForm, RowForm
 from lastlayer.losses.loss import Loss, register
 from lastlayer.losses.selection import Selection, evaluate
 from lastlayer.losses.target import Target, check_range, read
@@ -52,3 +53,5 @@ class SoftMarginLoss(Loss):
     """`soft_margin` as a Module; `soft-margin` by name."""
 
     function = staticmethod(soft_margin)
+    row_form = RowForm(Kind.SOFTMAX, lambda o, K: (1.0, o["margin"]))
+    class_form = OthersForm(learnable=("margin",))
