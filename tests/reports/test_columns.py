@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from lastlayer.measures import MEASURES
-from lastlayer.reports.columns import Cell, Column, compared, text_of_cell
+from lastlayer.reports.columns import Column, TableCell, compared, text_of_cell
 from lastlayer.reports.summary import SECONDS
 
 
@@ -18,7 +18,7 @@ def column(*groups, measure="accuracy"):
         by_seed = dict(group) if isinstance(group, dict) else dict(enumerate(group))
         finite = [value for value in by_seed.values() if math.isfinite(value)]
         mean = statistics.fmean(finite) if finite else math.nan
-        cells.append(Cell(by_seed, mean, statistics.stdev(finite) if len(finite) > 1 else math.nan))
+        cells.append(TableCell(by_seed, mean, statistics.stdev(finite) if len(finite) > 1 else math.nan))
     return compared(Column("test", MEASURES.get(measure, SECONDS), tuple(cells)))
 
 
@@ -63,7 +63,7 @@ def test_undefined_values_are_shown_and_not_compared():
     made = column([0.9, 0.91, math.nan], [0.5, 0.52, 0.53], [0.4, 0.41, math.inf], [0.51, 0.52, 0.53])
     assert standings(made) == [None, "within", None, "best"]
     assert made.cells[0].n == 2
-    assert text_of_cell(MEASURES["accuracy"], Cell({0: math.nan}, math.nan, math.nan)) == "undefined"
+    assert text_of_cell(MEASURES["accuracy"], TableCell({0: math.nan}, math.nan, math.nan)) == "undefined"
 
 
 BEST = [0.90, 0.93, 0.91, 0.95, 0.92]
@@ -119,4 +119,4 @@ def test_a_group_that_is_not_there_in_full_prevents_a_winner():
     ],
 )
 def test_numbers_as_text(name, mean, std, text):
-    assert text_of_cell(MEASURES[name], Cell({0: mean}, mean, std)) == text
+    assert text_of_cell(MEASURES[name], TableCell({0: mean}, mean, std)) == text

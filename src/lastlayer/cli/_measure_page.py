@@ -9,7 +9,7 @@ from torch import Tensor
 from lastlayer import geometry
 from lastlayer.cli._output import html_page
 from lastlayer.measures import MEASURES, linear_logits
-from lastlayer.reports.axes import LOG
+from lastlayer.reports.pictures import LOG
 
 _CURVES = ("nc1", "nc2", "nc3")
 _MOST_CLASSES = 500  # a larger matrix is megabytes of page that no screen shows

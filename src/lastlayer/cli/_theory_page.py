@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from lastlayer.cli._output import html_page
-from lastlayer.reports.axes import LOG
+from lastlayer.reports.pictures import LOG
 from lastlayer.theory import Solution
 from lastlayer.theory.dynamics import Trajectory
 

@@ -140,7 +140,7 @@ def all_of(parts: Sequence[Verdict]) -> Verdict:
 
 def holm_above(differences: Mapping[str, Difference], margin: float = 0.0) -> dict[str, float]:
     """One-sided p-values of differences above a margin, corrected by Holm over all of them."""
-    from lastlayer.reports.noise import holm
+    from lastlayer.reports.statistics import holm
 
     corrected = holm([one.p_above(margin) for one in differences.values()])
     return dict(zip(differences, corrected, strict=True))

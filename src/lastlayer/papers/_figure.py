@@ -9,8 +9,8 @@ from typing import Any
 from lastlayer.papers._artifact import Artifact, module_of
 from lastlayer.papers._observations import Observations, read_spec
 from lastlayer.papers._table import Printed, published
-from lastlayer.reports.axes import LINEAR, LOG
-from lastlayer.reports.noise import spread
+from lastlayer.reports.pictures import LINEAR, LOG
+from lastlayer.reports.statistics import spread
 
 TITLE_WIDTH = 80  # characters that a laptop shows
 COLOURS = ("#3366cc", "#e07b39", "#2a9d6f", "#c8385a", "#7a5bd0", "#a87c0c", "#3aa6b9", "#8c564b", "#d45fa6", "#6b7280")

@@ -11,7 +11,7 @@ from lastlayer.papers._figure import named
 from lastlayer.papers._normalized_scaling_cells import CLASSES
 from lastlayer.papers._normalized_scaling_runs import means, network_times, part, sphere_times
 from lastlayer.papers._observations import Observations, Row
-from lastlayer.reports.axes import LINEAR, LOG
+from lastlayer.reports.pictures import LINEAR, LOG
 from lastlayer.theory.minima import normalized_binary_cross_entropy
 from lastlayer.theory.scaling import fit_exponential, fit_inverse
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from lastlayer.papers._artifact import Artifact, Cell, Labels
 from lastlayer.papers._observations import NotRunError, Observations, read_spec
-from lastlayer.reports.noise import spread
+from lastlayer.reports.statistics import spread
 
 AVERAGE = "Average"  # the label of a mean over an axis, as printed
 Missing = Literal["not run", "no result", "none"]

@@ -5,21 +5,20 @@ print_tables(summary)
 write_page(summary, "runs/report.html")
 """
 
-from lastlayer.reports.collect import Run, Runs, load
-from lastlayer.reports.columns import Cell, Column
+from lastlayer.reports.collect import Run, RunSet, load
+from lastlayer.reports.columns import Column, TableCell
 from lastlayer.reports.page import render_page, write_page
-from lastlayer.reports.summary import Group, Summary, summarise
-from lastlayer.reports.terminal import print_problems, print_tables
-from lastlayer.reports.values import write_csv
+from lastlayer.reports.summary import Group, Summary, summarise, write_csv
+from lastlayer.reports.text import print_problems, print_tables
 from lastlayer.reports.verdict import verdict
 
 __all__ = [
-    "Cell",
     "Column",
     "Group",
     "Run",
-    "Runs",
+    "RunSet",
     "Summary",
+    "TableCell",
     "load",
     "print_problems",
     "print_tables",

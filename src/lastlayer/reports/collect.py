@@ -42,7 +42,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Runs:
+class RunSet:
     """Everything a report is about."""
 
     runs: tuple[Run, ...]
@@ -54,7 +54,7 @@ class Runs:
     """Whether the order of the runs means anything."""
 
 
-def load(where: str | Path | Iterable[str | Path], comparison: str | Path | None = None) -> Runs:
+def load(where: str | Path | Iterable[str | Path], comparison: str | Path | None = None) -> RunSet:
     """Read the runs that a report is about.
 
     Args:
@@ -76,7 +76,7 @@ def load(where: str | Path | Iterable[str | Path], comparison: str | Path | None
         if not paths:
             raise FileNotFoundError("no run folders were given")
         if len(paths) > 1:
-            return Runs(_without_repeats([run for path in paths for run in _of_one(path)]))
+            return RunSet(_without_repeats([run for path in paths for run in _of_one(path)]))
         where = paths[0]
     root = Path(where)
     if root.is_file():
@@ -86,7 +86,7 @@ def load(where: str | Path | Iterable[str | Path], comparison: str | Path | None
     if comparison is not None:
         return _of_comparison(_find_comparison(root, comparison))
     if is_run(root):
-        return Runs((_read(root),))
+        return RunSet((_read(root),))
     if files := sorted(root.glob("compare-*.json"), key=lambda file: (file.stat().st_mtime_ns, file.name)):
         newest = _of_comparison(files[-1], others=len(files) - 1)
         if len(newest.runs) > 1:
@@ -94,7 +94,7 @@ def load(where: str | Path | Iterable[str | Path], comparison: str | Path | None
     folders = sorted(path for path in root.iterdir() if is_run(path))
     if not folders and not files:
         raise _without_runs(root)
-    return Runs(_without_repeats([_read(path) for path in folders])) if folders else newest
+    return RunSet(_without_repeats([_read(path) for path in folders])) if folders else newest
 
 
 def _of_one(path: Path) -> list[Run]:
@@ -124,7 +124,7 @@ def _find_comparison(root: Path, name: str | Path) -> Path:
     raise FileNotFoundError(f"there is no comparison {name} in {root}; it holds {known}")
 
 
-def _of_comparison(file: Path, others: int = 0) -> Runs:
+def _of_comparison(file: Path, others: int = 0) -> RunSet:
     try:
         content = read_json(file)
         trials = [(str(entry["identity"]), dict(entry["trial"])) for entry in content["trials"]]
@@ -142,7 +142,7 @@ def _of_comparison(file: Path, others: int = 0) -> Runs:
         notes.append(f"{others_are} in {file.parent}, no part of this comparison.")
     runs = [_read(file.parent / identity, asked) for identity, asked in trials]
     title, command = str(content.get("title", "")), str(content.get("command", ""))
-    return Runs(_without_repeats(runs), title, command, tuple(notes), ordered=True)
+    return RunSet(_without_repeats(runs), title, command, tuple(notes), ordered=True)
 
 
 def _read(path: Path, asked: Mapping[str, Any] | None = None) -> Run:

@@ -1,6 +1,6 @@
 """One measure over all groups: mean and spread of each, which is best, and what is within noise of it.
 
-How groups are compared is written in `lastlayer.reports.noise`. Tests: tests/reports/test_columns.py.
+How groups are compared is written in `lastlayer.reports.statistics`. Tests: tests/reports/test_columns.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from lastlayer.measures import Measure
-from lastlayer.reports.noise import ENOUGH_SEEDS, LEVEL, f_ratio, holm, paired_p, within_two_errors
+from lastlayer.reports.statistics import ENOUGH_SEEDS, SIGNIFICANCE, f_ratio, holm, paired, within_two_errors
 
 Split = Literal["test", "train", "best", "validation", "run"]
 SPLITS: dict[Split, str] = {
@@ -28,7 +28,7 @@ CLEAR_RATIO = 5.0  # of the F ratio
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One measure of one group."""
 
     values: Mapping[int, float]
@@ -64,7 +64,7 @@ class Column:
 
     split: Split
     measure: Measure
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
     """One a group."""
 
     @property
@@ -114,12 +114,12 @@ def compared(column: Column) -> Column:
         if i == best:
             cells[i] = replace(cell, standing="best")
         elif len(cell.values.keys() & top.values.keys()) >= ENOUGH_SEEDS:
-            tested[i] = paired_p(cell.values, top.values)
+            tested[i] = paired(cell.values, top.values).p_unequal()
         else:
             near = within_two_errors(list(cell.values.values()), list(top.values.values()), usual)
             cells[i] = replace(cell, standing="unknown" if near is None else "within" if near else "behind")
     for i, p in zip(tested, holm(list(tested.values())), strict=True):
-        cells[i] = replace(cells[i], standing="behind" if p < LEVEL else "within", p=p)
+        cells[i] = replace(cells[i], standing="behind" if p < SIGNIFICANCE else "within", p=p)
     for i in rivals:
         if cells[i].mean == top.mean:
             cells[i] = replace(cells[i], standing="best")
@@ -130,19 +130,19 @@ def compared(column: Column) -> Column:
     return replace(column, cells=tuple(cells))
 
 
-def text_of_cell(measure: Measure, cell: Cell) -> str:
+def text_of_cell(measure: Measure, cell: TableCell) -> str:
     """Mean ± standard deviation, as tables show them.
 
     Example:
         >>> from lastlayer.measures import MEASURES
-        >>> text_of_cell(MEASURES["accuracy"], Cell({0: 0.9, 1: 0.92}, 0.91, 0.0141421))
+        >>> text_of_cell(MEASURES["accuracy"], TableCell({0: 0.9, 1: 0.92}, 0.91, 0.0141421))
         '0.9100 ±.0141'
     """
     mean, std = texts_of_cell(measure, cell)
     return f"{mean} ±{std}" if std else mean
 
 
-def texts_of_cell(measure: Measure, cell: Cell) -> tuple[str, str]:
+def texts_of_cell(measure: Measure, cell: TableCell) -> tuple[str, str]:
     """Mean and standard deviation; the latter with as many decimals as the former and no 0 before the point."""
     if not cell.n:
         return "undefined" if cell.values else "-", ""

@@ -5,17 +5,19 @@ Tests: tests/reports/test_summary.py.
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lastlayer.measures import MEASURES, Measure
-from lastlayer.reports.collect import Run, Runs
-from lastlayer.reports.columns import SPLITS, Cell, Column, Split, compared
+from lastlayer.reports.collect import Run, RunSet
+from lastlayer.reports.columns import SPLITS, Column, Split, TableCell, compared
 from lastlayer.reports.labels import labels_of
-from lastlayer.reports.noise import spread
+from lastlayer.reports.statistics import spread
 
 # Trials that share a machine slow each other down, so that no time is better than another.
 SECONDS = Measure("seconds", "seconds", "wall-clock time of training and measuring", None, (), "", ".1f")
@@ -108,12 +110,12 @@ class Summary:
         return next((group.label for group in self.groups if run in group.runs), "unknown")
 
 
-def summarise(runs: Runs) -> Summary:
+def summarise(runs: RunSet) -> Summary:
     """Group runs that differ only in their seed and compare the groups, measure by measure.
 
     Every measure of the registry that any finished run has becomes a column for each split, and so does the time.
     The best group of a column is the one with the best mean in the registry's direction; each other one is within
-    noise of it or behind it, by the rules in `lastlayer.reports.noise`. The best is called a winner only where it
+    noise of it or behind it, by the rules in `lastlayer.reports.statistics`. The best is called a winner only where it
     shares five or more seeds with every other group and all of them are behind it. A group with a value that is NaN
     or infinite is not compared in that column. Groups keep the order of the comparison file, or go by label.
 
@@ -135,7 +137,7 @@ def summarise(runs: Runs) -> Summary:
     return Summary(runs.title or _title(groups), runs.command, groups, columns, runs.notes, problems)
 
 
-def _grouped(runs: Runs) -> tuple[Group, ...]:
+def _grouped(runs: RunSet) -> tuple[Group, ...]:
     by_key: dict[str, list[Run]] = {}
     for run in runs.runs:
         if run.key:
@@ -183,9 +185,28 @@ def _measured(run: Run) -> dict[tuple[Split, str], float]:
     return found
 
 
-def _cells(values: Sequence[Mapping[int, float]]) -> tuple[Cell, ...]:
+def _cells(values: Sequence[Mapping[int, float]]) -> tuple[TableCell, ...]:
     made = []
     for by_seed in values:
         mean, std = spread([value for value in by_seed.values() if math.isfinite(value)])
-        made.append(Cell(dict(by_seed), mean, std))
+        made.append(TableCell(dict(by_seed), mean, std))
     return tuple(made)
+
+
+def write_csv(summary: Summary, path: str | Path) -> None:
+    """Write every value of every finished run, one per line: group, seed, split, measure, value, folder.
+
+    Every run that is not done has a line without a value.
+    """
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["group", "seed", "status", "split", "measure", "value", "run"])
+        for position, group in enumerate(summary.groups):
+            for seed, run in group.done.items():
+                for column in summary.columns:
+                    if seed in column.cells[position].values:
+                        value = repr(column.cells[position].values[seed])
+                        name = column.measure.name
+                        writer.writerow([group.label, seed, run.status, column.split, name, value, run.path])
+        for run in summary.problems:
+            writer.writerow([summary.label_of(run), run.seed, run.status, "", "", "", run.path])

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from lastlayer.reports.columns import SPLITS, Cell, Column, Split, texts_of_cell
+from lastlayer.reports.columns import SPLITS, Column, Split, TableCell, texts_of_cell
 from lastlayer.reports.labels import differing, settings_of, text_of
-from lastlayer.reports.noise import ENOUGH_SEEDS
+from lastlayer.reports.statistics import ENOUGH_SEEDS
 from lastlayer.reports.summary import DECISIONS, FEATURES, Summary
 from lastlayer.reports.verdict import rule
 
@@ -98,7 +98,7 @@ def _head(column: Column, more: bool) -> str:
     )
 
 
-def _cell(column: Column, cell: Cell, more: bool) -> str:
+def _cell(column: Column, cell: TableCell, more: bool) -> str:
     mean, std = texts_of_cell(column.measure, cell)
     classes = " ".join(["more"] * more + [cell.standing or ""]).strip()
     by_seed = ", ".join(f"seed {seed}: {column.measure.text(value)}" for seed, value in sorted(cell.values.items()))
@@ -116,7 +116,7 @@ def _cell(column: Column, cell: Cell, more: bool) -> str:
     )
 
 
-def _p(cell: Cell) -> str:
+def _p(cell: TableCell) -> str:
     return "" if cell.p is None else f"p = {cell.p:.2g} after correction"
 
 

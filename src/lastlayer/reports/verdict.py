@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lastlayer.reports.columns import CLEAR_RATIO, Column, Split
-from lastlayer.reports.noise import ENOUGH_SEEDS
+from lastlayer.reports.statistics import ENOUGH_SEEDS
 from lastlayer.reports.summary import DECISIONS, FEATURES, Summary
 
 _MOST_NAMED = 3
