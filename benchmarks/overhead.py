@@ -84,10 +84,10 @@ imported = time.perf_counter()
 import sys, tempfile
 from pathlib import Path
 from lastlayer.cli._settings import Settings
-from lastlayer.runners import Plan, run_trials
+from lastlayer.runners import Placement, run_trials
 
 with tempfile.TemporaryDirectory() as root:
-    plan = Plan(Path(root), "cpu")
+    plan = Placement(Path(root), "cpu")
     trials, _ = Settings().trials(["ce"], list(range(int(sys.argv[1]))), plan)
     events = run_trials(trials, plan)
     next(event for event in events if event.kind == "progress")

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from common import describe_machine
 from lastlayer import data
-from lastlayer.runners import Plan, _events, run_trials
+from lastlayer.runners import Placement, _events, run_trials
 from lastlayer.training import Augmentation, DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
 from lastlayer.training.loop import finish_fit, fit
 from lastlayer.training.parts import load_data
@@ -129,7 +129,7 @@ def packed(trial: Trial, size: int, steps: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         reached: dict[int, int] = {}
         started = None
-        for event in run_trials(trials, Plan(Path(folder), "cuda", pack=size)):
+        for event in run_trials(trials, Placement(Path(folder), "cuda", pack=size)):
             if event.kind == "failed":
                 raise RuntimeError(event.message)
             if event.progress is not None:
@@ -194,7 +194,7 @@ def agreement(options: argparse.Namespace, console: Console) -> Iterator[Row]:
     seeds = [dataclasses.replace(trial, seed=seed).resolved() for seed in range(5)]
     low = [dataclasses.replace(one, precision=options.precision).resolved() for one in seeds]
     with tempfile.TemporaryDirectory() as folder:
-        plan, alone = Plan(Path(folder) / "packed", "cuda"), Plan(Path(folder) / "alone", "cuda")
+        plan, alone = Placement(Path(folder) / "packed", "cuda"), Placement(Path(folder) / "alone", "cuda")
         for trials, where in ((low, plan), (low[:1], alone)):
             for event in run_trials(trials, where, dataset):
                 if event.kind == "failed":

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from lastlayer.cli import app
 from lastlayer.cli._running import _Show, _shown, names_of
-from lastlayer.runners import Event, Plan, run_trials
+from lastlayer.runners import Event, Placement, run_trials
 from lastlayer.training import DataChoice, LossChoice, Schedule, Trial
 from lastlayer.training.steps import Progress as Moment
 from lastlayer.training.trial import ModelChoice
@@ -57,7 +57,7 @@ def test_where_there_is_no_terminal_a_line_now_and_then_says_how_far_all_are(tmp
     monkeypatch.setattr("lastlayer.cli._running.time.monotonic", lambda: clock[0])
     said = io.StringIO()
     bars = Progress(TextColumn("{task.description}"), console=Console(file=said, width=200), disable=True)
-    show = _Show(bars, [Trial(seed=seed) for seed in range(4)], Plan(tmp_path, "cpu"))
+    show = _Show(bars, [Trial(seed=seed) for seed in range(4)], Placement(tmp_path, "cpu"))
 
     def after(seconds: float, event: Event) -> str:
         before = len(said.getvalue())
@@ -90,7 +90,7 @@ def test_a_trial_that_measures_says_so_from_its_first_batch_on(tmp_path) -> None
     bars = Progress(TextColumn("{task.fields[state]}"), console=Console(file=io.StringIO()))
     show = _Show(bars, [trial])
     said = []
-    for event in run_trials([trial], Plan(tmp_path, "cpu")):
+    for event in run_trials([trial], Placement(tmp_path, "cpu")):
         show(event)
         said += [task.fields["state"] for task in bars.tasks[1:]]
     states = [state for state, _ in itertools.groupby(said)]
@@ -115,7 +115,7 @@ def test_names_are_whole_in_a_narrow_terminal(monkeypatch, columns: int, seen: s
         for gamma in (0.5, 0.9) for model in ("resnet20", "resnet32") for seed in (0, 1)
     ]  # fmt: skip
     page = Console(file=io.StringIO(), width=columns)
-    with _shown(trials, Plan("runs", "cpu")) as show:
+    with _shown(trials, Placement("runs", "cpu")) as show:
         for index in range(len(trials)):
             show(Event(index, "start"))
             show(Event(index, "progress", Moment(epoch=4, epochs=100, step=50, steps=100, loss=1.0, accuracy=0.5)))

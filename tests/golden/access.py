@@ -28,9 +28,9 @@ def checkpoint(folder: Path) -> dict[str, Any]:
 def compared_trials(losses: list[str], **options: Any) -> list[Trial]:
     """The trials of `lastlayer compare` with some losses and options, two seeds each."""
     from lastlayer.cli._settings import Settings  # private: the options of a command have no other way to trials
-    from lastlayer.runners import Plan
+    from lastlayer.runners import Placement
 
-    return Settings(**options).trials(losses, [0, 1], Plan(Path("no-such-folder")))[0]
+    return Settings(**options).trials(losses, [0, 1], Placement(Path("no-such-folder")))[0]
 
 
 def default_losses() -> list[str]:

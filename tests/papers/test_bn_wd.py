@@ -8,7 +8,7 @@ import pytest
 
 from lastlayer.papers import Row, Store, artifact, artifacts, figure, judge, reproduce
 from lastlayer.papers.bn_wd import perturbed_frames, quadratic_mean_norm, through_batch_norm
-from lastlayer.runners import Plan
+from lastlayer.runners import Placement
 
 PAPER = "bn_wd"
 NAMES = [name for name in artifacts() if name.startswith(PAPER)]
@@ -217,7 +217,7 @@ def test_norm_behind_batch_norm(store: Store) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_smoke(name: str, store: Store, tmp_path: Path) -> None:
     made = artifact(name)
-    observed = reproduce(made, "smoke", Plan(tmp_path / "runs", device="cpu", workers=1), store)
+    observed = reproduce(made, "smoke", Placement(tmp_path / "runs", device="cpu", workers=1), store)
     assert observed.rows
     for one in observed.rows:
         assert one.status == "done"

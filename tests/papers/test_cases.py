@@ -8,7 +8,7 @@ import pytest
 from lastlayer.papers import Artifact, Store, reproduce
 from lastlayer.papers._artifact import parse
 from lastlayer.papers._reproduce import all_trials
-from lastlayer.runners import Plan
+from lastlayer.runners import Placement
 
 TEXT = """
 [paper]
@@ -80,7 +80,7 @@ def test_trials_come_in_the_order_in_which_they_are_needed(one: Artifact) -> Non
 
 def test_teachers_and_candidates_are_run_before_what_needs_them(one: Artifact, tmp_path: Path) -> None:
     told: list[str] = []
-    plan = Plan(tmp_path / "runs", device="cpu", workers=1)
+    plan = Placement(tmp_path / "runs", device="cpu", workers=1)
     observed = reproduce(one, "paper", plan, Store(tmp_path), seeds=[3], tell=told.append)
     assert "failed" not in {row.status for row in observed.rows}
     chosen = {row.labels["loss"]: row.facts.get("selected", "") for row in observed.rows}
@@ -94,7 +94,7 @@ def test_what_cannot_run_here_can_still_be_listed(tmp_path: Path, monkeypatch: p
     text = TEXT.replace('"8" = { "model.width" = 8 }', '"8" = { "model" = { name = "hf:not-there" } }')
     one = parse("sln", text)["sln.one"]
     assert len(all_trials(one.grid("paper"))) == 1 + 3 + 5 * 2
-    plan = Plan(tmp_path / "runs", device="cpu", workers=1)
+    plan = Placement(tmp_path / "runs", device="cpu", workers=1)
     monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
     with pytest.raises(ImportError, match="'hf:not-there' needs transformers"):
         reproduce(one, "paper", plan, Store(tmp_path), only={"loss": ["SLN"]}, seeds=[0])

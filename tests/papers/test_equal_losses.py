@@ -11,7 +11,7 @@ import lastlayer
 from lastlayer import data, theory
 from lastlayer.papers import Row, Store, artifact, artifacts, figure, judge, published, reproduce
 from lastlayer.papers.equal_losses import curvature, focal_profile, minimisers, profiles, random_starts
-from lastlayer.runners import Plan
+from lastlayer.runners import Placement
 
 PAPER = "equal_losses"
 NAMES = [name for name in artifacts() if name.startswith(PAPER)]
@@ -196,7 +196,7 @@ def test_the_tie_of_focal_loss_shows_two_equal_minima() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_smoke(name: str, store: Store, tmp_path: Path) -> None:
     made = artifact(name)
-    observed = reproduce(made, "smoke", Plan(tmp_path / "runs", device="cpu", workers=1), store)
+    observed = reproduce(made, "smoke", Placement(tmp_path / "runs", device="cpu", workers=1), store)
     assert all(row.status == "done" for row in observed.rows)
     measured = {measure for row in observed.final() for measure in row.values}
     # there is a tie only with many classes
@@ -205,7 +205,7 @@ def test_smoke(name: str, store: Store, tmp_path: Path) -> None:
 
 
 def test_rotations_compare_class_means_of_the_training_samples(store: Store, tmp_path: Path) -> None:
-    plan = Plan(tmp_path / "runs", device="cpu", workers=1)
+    plan = Placement(tmp_path / "runs", device="cpu", workers=1)
     observed = reproduce(artifact(f"{PAPER}.fig1"), "smoke", plan, store)
     train = data.hold_out(data.subset(data.load("digits"), 300, seed=0), 0.1, 0).train
     means = {}

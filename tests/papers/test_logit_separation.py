@@ -6,7 +6,7 @@ import pytest
 
 from lastlayer.papers import Row, Store, artifact, artifacts, judge, published, reproduce
 from lastlayer.papers.logit_separation import counterexamples, search_violations
-from lastlayer.runners import Plan
+from lastlayer.runners import Placement
 
 PAPER = "logit_separation"
 NAMES = [name for name in artifacts() if name.startswith(PAPER)]
@@ -147,7 +147,7 @@ def test_a_search_finds_violations_below_a_threshold_that_is_too_high(monkeypatc
 @pytest.mark.parametrize("name", NAMES)
 def test_smoke(name: str, store: Store, tmp_path: Path) -> None:
     made = artifact(name)
-    observed = reproduce(made, "smoke", Plan(tmp_path / "runs", device="cpu", workers=1), store)
+    observed = reproduce(made, "smoke", Placement(tmp_path / "runs", device="cpu", workers=1), store)
     assert observed.rows
     for row in observed.rows:
         assert row.status == "done"
@@ -159,7 +159,7 @@ def test_the_batch_term_is_that_of_the_training_batches(store: Store, tmp_path: 
     import lastlayer
     from lastlayer import data
 
-    plan = Plan(tmp_path / "runs", device="cpu", workers=1)
+    plan = Placement(tmp_path / "runs", device="cpu", workers=1)
     observed = reproduce(artifact(f"{PAPER}.sample_term"), "smoke", plan, store)
     row = observed.final(arm="with")[0]
     loaded = lastlayer.load(plan.root / row.facts["run"])

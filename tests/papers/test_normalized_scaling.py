@@ -26,7 +26,7 @@ from lastlayer.papers._normalized_scaling_theory import (
     sphere_minima,
 )
 from lastlayer.papers._table import lines
-from lastlayer.runners import Plan
+from lastlayer.runners import Placement
 from lastlayer.theory.minima import normalized_binary_cross_entropy
 
 PAPER = "normalized_scaling"
@@ -195,7 +195,7 @@ def runs(tmp_path_factory):
 @pytest.mark.parametrize("name", sorted(OURS))
 def test_every_artifact_runs_at_smoke_size(name, runs, store):
     one = OURS[name]
-    observed = reproduce(one, "smoke", Plan(runs, "cpu", workers=1), store)
+    observed = reproduce(one, "smoke", Placement(runs, "cpu", workers=1), store)
     assert store.path(name, "smoke").exists()
     assert {row.status for row in observed.rows} <= {"done", "chance"}  # a few steps at an odd scale may teach nothing
     for line in lines(one, observed):
@@ -208,7 +208,7 @@ def test_every_artifact_runs_at_smoke_size(name, runs, store):
 
 def test_first_epochs_are_those_of_the_history(runs, store):
     one = OURS[f"{PAPER}.fig14"]
-    observed = reproduce(one, "smoke", Plan(runs, "cpu", workers=1), store)
+    observed = reproduce(one, "smoke", Placement(runs, "cpu", workers=1), store)
     for row in observed.final():
         for name, least in (("accuracy", 0.9975), ("separability", 0.5525)):
             reached = row.values[f"train.epochs_to_{name}"]
@@ -217,7 +217,7 @@ def test_first_epochs_are_those_of_the_history(runs, store):
 
 
 def test_splits_are_the_seeds_of_one_line(runs, store):
-    observed = reproduce(OURS[f"{PAPER}.table3"], "smoke", Plan(runs, "cpu", workers=1), store)
+    observed = reproduce(OURS[f"{PAPER}.table3"], "smoke", Placement(runs, "cpu", workers=1), store)
     together = observed.values("test.auroc", split="all", loss="CE")
     apart = {int(split): observed.values("test.auroc", split=split, loss="CE")[0] for split in ("0", "1")}
     assert together == apart

@@ -7,7 +7,7 @@ from lastlayer.papers import Store, artifact, lines, reproduce
 from lastlayer.papers._artifact import parse
 from lastlayer.papers._recording import is_chance
 from lastlayer.papers._reproduce import all_trials, restricted
-from lastlayer.runners import Plan, run_trials
+from lastlayer.runners import Placement, run_trials
 from lastlayer.training import DataChoice
 from lastlayer.training.parts import load_data
 
@@ -33,7 +33,7 @@ select = { over = { "optimiser.lr" = [0.00001, 0.1] }, per = ["loss"] }
 
 @pytest.fixture
 def plan(tmp_path):
-    return Plan(tmp_path / "runs", "cpu", workers=1)
+    return Placement(tmp_path / "runs", "cpu", workers=1)
 
 
 def test_settings_are_chosen_on_validation_and_results_written_down(tmp_path, plan):
@@ -133,12 +133,12 @@ def test_a_bare_machine_goes_on_from_what_was_written_down(tmp_path, plan):
         for _ in run_trials(trials, plan):
             pass
 
-    bare = Plan(tmp_path / "another", "cpu", workers=1)
+    bare = Placement(tmp_path / "another", "cpu", workers=1)
     pieces = reproduce(one, "paper", bare, store, run=noted, tell=told.append)
     seed = tried.rows[0].seed
     assert ran == [("sln", seed, True)] * 2 + [("ce", 1, False), ("sln", 0, False), ("sln", 1, False)]
     assert any("is not run again" in line for line in told)
-    whole = reproduce(one, "paper", Plan(tmp_path / "whole", "cpu", workers=1), Store(tmp_path / "fresh"))
+    whole = reproduce(one, "paper", Placement(tmp_path / "whole", "cpu", workers=1), Store(tmp_path / "fresh"))
     for loss in ("CE", "SLN"):
         assert pieces.values("test.accuracy", loss=loss) == whole.values("test.accuracy", loss=loss)
 
@@ -162,7 +162,7 @@ def test_what_was_measured_more_is_not_measured_again_unless_runs_are_compared(t
         for _ in run_trials(trials, plan):
             pass
 
-    bare = Plan(tmp_path / "another", "cpu", workers=1)
+    bare = Placement(tmp_path / "another", "cpu", workers=1)
     observed = reproduce(one, "paper", bare, store, only={"loss": ["CE"]}, run=noted)
     assert ran == again
     assert observed.values("train.epochs_to_accuracy", loss="CE").keys() == {0, 1}
@@ -172,7 +172,7 @@ def test_a_run_that_stands_in_two_lines_is_made_again_for_the_line_it_is_missing
     text = TEXT.replace("select = ", "# select = ") + '\naxes.loss."again" = { "loss.name" = "ce" }\n'
     one, store = parse("sln", text)["sln.table1"], Store(tmp_path)
     reproduce(one, "paper", plan, store, only={"loss": ["CE"]}, seeds=[0])
-    bare = Plan(tmp_path / "another", "cpu", workers=1)
+    bare = Placement(tmp_path / "another", "cpu", workers=1)
     observed = reproduce(one, "paper", bare, store, only={"loss": ["CE", "again"]}, seeds=[0])
     assert observed.values("test.accuracy", loss="again") == observed.values("test.accuracy", loss="CE")
     assert len(observed.values("test.accuracy", loss="CE")) == 1

@@ -9,7 +9,7 @@ from lastlayer.data import CorruptFileError
 from lastlayer.papers import Store, reproduce_all, sln
 from lastlayer.papers._artifact import parse
 from lastlayer.papers._reproduce import all_trials
-from lastlayer.runners import Plan, run_trials
+from lastlayer.runners import Placement, run_trials
 
 TEXT = """
 [paper]
@@ -64,7 +64,7 @@ observe = "look_again"
 
 @pytest.fixture
 def plan(tmp_path):
-    return Plan(tmp_path / "runs", "cpu", workers=1)
+    return Placement(tmp_path / "runs", "cpu", workers=1)
 
 
 class Noting:
@@ -99,7 +99,7 @@ def test_two_artifacts_run_side_by_side_and_share_their_trials(tmp_path, plan):
     assert observed[0].values("test.accuracy", loss="CE") == observed[1].values("test.accuracy", loss="CE")
 
     again = Noting()
-    bare = Plan(tmp_path / "another", "cpu", workers=1)
+    bare = Placement(tmp_path / "another", "cpu", workers=1)
     assert reproduce_all([one, two], "paper", bare, store, run=again) == observed
     assert not again.batches  # not even the teacher: everything is written down
 
@@ -116,7 +116,7 @@ def test_a_teacher_whose_run_is_gone_trains_beside_what_needs_none(tmp_path, pla
     reproduce_all([one], "paper", plan, store)
     store.path("sln.table1", "paper").unlink()  # the candidates are still written down
     run = Noting()
-    reproduce_all([one], "paper", Plan(tmp_path / "another", "cpu", workers=1), store, run=run)
+    reproduce_all([one], "paper", Placement(tmp_path / "another", "cpu", workers=1), store, run=run)
     assert run.batches == [["teacher", "ce", "sln"], ["kd"]]
 
 
@@ -134,7 +134,7 @@ def test_what_is_done_of_each_counts_when_they_are_stopped(tmp_path, plan, stop,
         found = {row.labels["loss"] for row in store.read(artifact.name, "paper").rows if row.epoch == 10}
         assert found == set(losses)
     pieces = reproduce_all(both, "paper", plan, store)
-    whole = reproduce_all(both, "paper", Plan(tmp_path / "whole", "cpu", workers=1), Store(tmp_path / "fresh"))
+    whole = reproduce_all(both, "paper", Placement(tmp_path / "whole", "cpu", workers=1), Store(tmp_path / "fresh"))
     for one, other in zip(pieces, whole, strict=True):
         seen, expected = ([(row.labels, row.values["test.nll"]) for row in part.rows] for part in (one, other))
         assert seen == expected
@@ -143,7 +143,7 @@ def test_what_is_done_of_each_counts_when_they_are_stopped(tmp_path, plan, stop,
 def test_a_run_that_another_artifact_has_written_down_is_not_made_again(tmp_path, plan):
     made, store = parse("sln", TEXT), Store(tmp_path)
     (first,) = reproduce_all([made["sln.table2"]], "paper", plan, store)
-    bare, run, told = Plan(tmp_path / "another", "cpu", workers=1), Noting(), []
+    bare, run, told = Placement(tmp_path / "another", "cpu", workers=1), Noting(), []
     (second,) = reproduce_all([made["sln.table1"]], "paper", bare, store, run=run, tell=told.append)
     assert "ce" not in [name for batch in run.batches for name in batch]
     assert second.values("test.nll", loss="CE") == first.values("test.nll", loss="CE")
@@ -167,7 +167,7 @@ def test_what_is_not_run_again_is_said_before_anything_trains(tmp_path, plan, lo
     one = made["sln.table1"]
     reproduce_all([one], "paper", plan, store, only={one.name: {"loss": [loss]}} if loss else {})
     store.path(one.name, "paper", tried=True).unlink(missing_ok=True)
-    bare, trained = Plan(tmp_path / "another", "cpu", workers=1), []
+    bare, trained = Placement(tmp_path / "another", "cpu", workers=1), []
 
     def run(trials, plan, title):
         assert any("is not run again" in line for line in told)
@@ -282,7 +282,7 @@ def test_what_is_written_down_needs_no_data_set(tmp_path, plan):
             text = text.replace(ours, theirs)
         path.write_text(text)
     run = Noting()
-    empty = Plan(tmp_path / "another", "cpu", workers=1, data_root=tmp_path / "empty")
+    empty = Placement(tmp_path / "another", "cpu", workers=1, data_root=tmp_path / "empty")
     assert len(reproduce_all([elsewhere], "paper", empty, store, run=run)[0].rows) == len(first.rows)
     assert not run.batches
 
@@ -306,7 +306,7 @@ def test_a_taught_cell_that_has_changed_is_taught_where_its_teacher_is_not(tmp_p
     reproduce_all([parse("sln", TEXT)["sln.table3"]], "paper", plan, store, only=only)
     measured = 'settings = { "evaluations" = 2 }, teacher = { "evaluations" = 1, '  # of the cell alone
     changed = parse("sln", TEXT.replace("teacher = { ", measured))["sln.table3"]
-    bare = Plan(tmp_path / "another", "cpu", workers=1)
+    bare = Placement(tmp_path / "another", "cpu", workers=1)
     observed = reproduce_all([changed], "paper", bare, store, only=only, run=again)[0]
     assert again.batches == [["teacher"], ["kd"]]
     assert {row.status for row in observed.rows} == {"done"}
@@ -317,6 +317,6 @@ def test_a_changed_cell_for_which_nothing_is_chosen_waits_for_its_teacher_alone(
     only = {"sln.table1": {"loss": ["KD"]}}
     reproduce_all([parse("sln", TEXT)["sln.table1"]], "paper", plan, store, only=only)
     changed = parse("sln", TEXT.replace('"evaluations" = 1', '"evaluations" = 2'))["sln.table1"]
-    bare = Plan(tmp_path / "another", "cpu", workers=1)
+    bare = Placement(tmp_path / "another", "cpu", workers=1)
     reproduce_all([changed], "paper", bare, store, only=only, run=again)
     assert again.batches == [["teacher"], ["kd"]]

@@ -11,7 +11,7 @@ from lastlayer.papers import Entry, Observations, Row, Store, artifact, artifact
 from lastlayer.papers._reproduce import all_trials
 from lastlayer.papers._sln_theory import dynamics, theorem1, toy
 from lastlayer.papers._table import lines
-from lastlayer.runners import Plan
+from lastlayer.runners import Placement
 
 OWN = [name for name, one in artifacts().items() if one.paper in ("sln", "all_losses")]
 TRAINED = [name for name in OWN if artifact(name).compute is None]
@@ -129,7 +129,7 @@ def test_the_printed_averages_are_means_of_eight_and_so_is_ours() -> None:
 def test_smoke(name: str, tmp_path: Path) -> None:
     one = artifact(name)
     store = Store(tmp_path)
-    observed = reproduce(one, "smoke", Plan(tmp_path / "runs", device="cpu", workers=1), store)
+    observed = reproduce(one, "smoke", Placement(tmp_path / "runs", device="cpu", workers=1), store)
     assert {row.status for row in observed.rows} <= {"done", "chance"}
     assert store.path(name, "smoke").exists()
     wanted = {spec.removeprefix("1-").removesuffix("%") for spec in one.columns.values()}

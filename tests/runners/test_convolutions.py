@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lastlayer import data, models
-from lastlayer.runners import Plan, _convolutions, _graphs
+from lastlayer.runners import Placement, _convolutions, _graphs
 from lastlayer.runners._convolutions import FewChannels, launch
 from lastlayer.runners.pack import run_packed
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Schedule, Trial
@@ -324,7 +324,7 @@ def test_on_a_gpu_a_trial_by_our_kernels_has_the_same_bits_alone_and_packed(tmp_
     dataset = pictures(count=512)
     names = ("ce", "sln", "bce", "ls")
     trials = [dataclasses.replace(TRIAL, loss=LossChoice(name), seed=i).resolved() for i, name in enumerate(names)]
-    packed, alone = Plan(tmp_path / "packed", "cuda", pack=4), Plan(tmp_path / "alone", "cuda", pack=1)
+    packed, alone = Placement(tmp_path / "packed", "cuda", pack=4), Placement(tmp_path / "alone", "cuda", pack=1)
     for plan in (packed, alone):
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".* does not run as")

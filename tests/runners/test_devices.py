@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lastlayer.runners import Plan, run_trials
+from lastlayer.runners import Placement, run_trials
 from lastlayer.runs import RunFolder
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
 from lastlayer.training.loop import finish_fit, fit
@@ -42,7 +42,7 @@ def test_two_ranks_learn_what_one_does(loss: str, tmp_path: Path) -> None:
     trial = dataclasses.replace(TRIAL, loss=LossChoice(loss)).resolved()
     one: Any = OneRank()
     finish_fit(fit(trial, tmp_path / "one", ranks=Ranks(one)))
-    events = list(run_trials([trial], Plan(tmp_path, "cpu", devices=2)))
+    events = list(run_trials([trial], Placement(tmp_path, "cpu", devices=2)))
     assert [event.kind for event in events if event.kind != "progress"] == ["start", "done"]
     whole = RunFolder(tmp_path / "one").tensors("weights")
     spread = RunFolder(tmp_path / trial.identity).tensors("weights")
@@ -63,7 +63,7 @@ def test_a_cut_trial_goes_on_with_another_number_of_ranks(tmp_path: Path) -> Non
             break
     steps.close()
     assert cut.status == "interrupted"
-    assert [e.kind for e in run_trials([trial], Plan(tmp_path, "cpu", devices=2)) if e.kind == "done"] == ["done"]
+    assert [e.kind for e in run_trials([trial], Placement(tmp_path, "cpu", devices=2)) if e.kind == "done"] == ["done"]
     whole = RunFolder(tmp_path / "one").tensors("weights")
     for name, tensor in cut.tensors("weights").items():
         torch.testing.assert_close(tensor, whole[name], rtol=1e-4, atol=1e-6)
@@ -72,7 +72,7 @@ def test_a_cut_trial_goes_on_with_another_number_of_ranks(tmp_path: Path) -> Non
 
 def test_a_diverging_trial_ends_on_all_ranks(tmp_path: Path) -> None:
     trial = dataclasses.replace(TRIAL, loss=LossChoice("mse"), optimiser=Optimiser(lr=1e6, weight_decay=0.0)).resolved()
-    (end,) = (e for e in run_trials([trial], Plan(tmp_path, "cpu", devices=2)) if e.kind in ("done", "failed"))
+    (end,) = (e for e in run_trials([trial], Placement(tmp_path, "cpu", devices=2)) if e.kind in ("done", "failed"))
     assert end.kind == "failed"
     assert "not finite at step" in end.message
 
@@ -80,5 +80,5 @@ def test_a_diverging_trial_ends_on_all_ranks(tmp_path: Path) -> None:
 def test_a_batch_that_does_not_divide_is_refused_before_anything_runs(tmp_path: Path) -> None:
     trials = [dataclasses.replace(TRIAL, batch_size=size).resolved() for size in (64, 63)]
     with pytest.raises(ValueError, match="batch_size 63 does not divide among 2 devices: 62 would"):
-        run_trials(trials, Plan(tmp_path, "cpu", devices=2))
+        run_trials(trials, Placement(tmp_path, "cpu", devices=2))
     assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lastlayer.runners import Plan, run_trials
+from lastlayer.runners import Placement, run_trials
 from lastlayer.runs import RunFolder
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
 from lastlayer.training.loop import finish_fit, fit
@@ -31,22 +31,22 @@ def seeds(count: int, **changes: object) -> list[Trial]:
 
 def test_processes_finish_every_trial_and_a_second_call_skips_them(tmp_path: Path) -> None:
     trials = seeds(3)
-    kinds = [event.kind for event in run_trials(trials, Plan(tmp_path, "cpu", workers=2))]
+    kinds = [event.kind for event in run_trials(trials, Placement(tmp_path, "cpu", workers=2))]
     assert kinds.count("done") == 3
-    assert [event.kind for event in run_trials(trials, Plan(tmp_path, "cpu", workers=2))] == ["skip"] * 3
+    assert [event.kind for event in run_trials(trials, Placement(tmp_path, "cpu", workers=2))] == ["skip"] * 3
 
 
 def test_a_failing_trial_does_not_stop_the_others_and_stays_failed_until_asked(tmp_path: Path) -> None:
     bad = dataclasses.replace(TRIAL, loss=LossChoice("mse"), optimiser=Optimiser(lr=1e4, weight_decay=0.0)).resolved()
     trials = [bad, *seeds(2)]
-    events = list(run_trials(trials, Plan(tmp_path, "cpu", workers=2)))
+    events = list(run_trials(trials, Placement(tmp_path, "cpu", workers=2)))
     ends = {event.index: event for event in events if event.kind in ("done", "failed")}
     assert [ends[i].kind for i in range(3)] == ["failed", "done", "done"]
     assert "not finite" in ends[0].message
-    again = list(run_trials(trials, Plan(tmp_path, "cpu")))
+    again = list(run_trials(trials, Placement(tmp_path, "cpu")))
     assert [event.kind for event in again if event.index == 0] == ["failed"]
     assert "--retry-failed" in again[0].message
-    retried = [e.kind for e in run_trials([bad], Plan(tmp_path, "cpu", retry_failed=True))]
+    retried = [e.kind for e in run_trials([bad], Placement(tmp_path, "cpu", retry_failed=True))]
     assert retried[0] == "start"
 
 
@@ -54,7 +54,7 @@ def test_a_worker_that_is_killed_fails_its_trial_alone(tmp_path: Path) -> None:
     trials = seeds(2, schedule=Schedule(epochs=200)) + seeds(2)
     killed = False
     ends: dict[int, str] = {}
-    for event in run_trials(trials, Plan(tmp_path, "cpu", workers=2)):
+    for event in run_trials(trials, Placement(tmp_path, "cpu", workers=2)):
         if event.kind == "progress" and event.index == 0 and not killed:
             children = subprocess.run(
                 ["pgrep", "-P", str(os.getpid()), "-f", "spawn_main"], capture_output=True, text=True
@@ -133,12 +133,12 @@ def test_kill_nine_at_any_moment_and_resume_gives_the_same_bits(tmp_path: Path) 
 PARENT = """
 import json, os, signal, sys
 from pathlib import Path
-from lastlayer.runners import Plan, run_trials
+from lastlayer.runners import Placement, run_trials
 from lastlayer.training import Trial
 
 if __name__ == "__main__":  # workers import this file
     trials = [Trial.from_dict(one) for one in json.loads(sys.argv[1])]
-    for event in run_trials(trials, Plan(Path(sys.argv[2]), "cpu", workers=2)):
+    for event in run_trials(trials, Placement(Path(sys.argv[2]), "cpu", workers=2)):
         if event.progress is not None and event.progress.epoch >= int(sys.argv[3]):
             os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -148,7 +148,7 @@ def test_workers_end_with_a_killed_parent_and_the_rest_comes_to_the_same_bits(tm
     trials = seeds(2, schedule=Schedule(epochs=60), evaluations=20)  # each of which is told
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
-    whole, cut = Plan(tmp_path / "whole", "cpu", workers=2), Plan(tmp_path / "cut", "cpu", workers=2)
+    whole, cut = Placement(tmp_path / "whole", "cpu", workers=2), Placement(tmp_path / "cut", "cpu", workers=2)
     command = [sys.executable, str(script), json.dumps([trial.to_dict() for trial in trials])]
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))  # as each of two workers has
     for trial in trials:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lastlayer import data
-from lastlayer.runners import Event, Plan, _graphs, pack
+from lastlayer.runners import Event, Placement, _graphs, pack
 from lastlayer.runners.pack import run_packed
 from lastlayer.runs import RunFolder
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
@@ -38,7 +38,7 @@ def varied() -> list[Trial]:
     return [trial.resolved() for trial in trials]
 
 
-def run(trials: list[Trial], plan: Plan) -> list[Event]:
+def run(trials: list[Trial], plan: Placement) -> list[Event]:
     return list(run_packed(trials, deque(range(len(trials))), plan, torch.device("cpu")))
 
 
@@ -46,23 +46,23 @@ def ends(events: list[Event]) -> dict[int, str]:
     return {event.index: event.kind for event in events if event.kind in ("done", "failed")}
 
 
-def measured(plan: Plan, trial: Trial) -> dict[str, dict[str, float]]:
+def measured(plan: Placement, trial: Trial) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = plan.folder(trial).result()["measures"]
     return found
 
 
-def same_weights(one: Plan, other: Plan, trial: Trial) -> bool:
+def same_weights(one: Placement, other: Placement, trial: Trial) -> bool:
     ours, theirs = (plan.folder(trial).tensors("weights") for plan in (one, other))
     return all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def same(one: Plan, other: Plan, trial: Trial) -> bool:
+def same(one: Placement, other: Placement, trial: Trial) -> bool:
     return same_weights(one, other, trial) and measured(one, trial) == measured(other, trial)
 
 
 def test_a_trial_alone_or_packed_gives_the_same_bits(tmp_path: Path) -> None:
     trials = varied()
-    packed, alone = Plan(tmp_path / "packed", pack=16), Plan(tmp_path / "alone", pack=1)
+    packed, alone = Placement(tmp_path / "packed", pack=16), Placement(tmp_path / "alone", pack=1)
     assert set(ends(run(trials, packed)).values()) == {"done"}
     assert set(ends(run(trials, alone)).values()) == {"done"}
     assert all(same(packed, alone, trial) for trial in trials)
@@ -116,7 +116,9 @@ def test_losses_of_ones_own_draw_and_remember_for_their_trial_alone(
     monkeypatch.setattr("lastlayer.runners._events.REPORT_SECONDS", 0.0)
     names = ("losses_in_a_pack.Noisy", "losses_in_a_pack.Averaged")
     trials = [dataclasses.replace(TRIAL, loss=LossChoice(name), seed=s).resolved() for name in names for s in (0, 1)]
-    packed, alone, cut = (Plan(tmp_path / name, pack=size) for name, size in (("packed", 4), ("alone", 1), ("cut", 4)))
+    packed, alone, cut = (
+        Placement(tmp_path / name, pack=size) for name, size in (("packed", 4), ("alone", 1), ("cut", 4))
+    )
     run(trials, packed)
     run(trials, alone)
     events: Any = run_packed(trials, deque(range(4)), cut, torch.device("cpu"))
@@ -135,7 +137,7 @@ def test_losses_of_ones_own_draw_and_remember_for_their_trial_alone(
 
 def test_packed_trials_learn_what_plain_ones_do(tmp_path: Path) -> None:
     trials = varied()[:3]
-    plan = Plan(tmp_path)
+    plan = Placement(tmp_path)
     run(trials, plan)
     for trial in trials:
         plain = finish_fit(fit(trial))["history"][-1]
@@ -146,7 +148,7 @@ def test_packed_trials_learn_what_plain_ones_do(tmp_path: Path) -> None:
 def test_a_trial_that_fails_leaves_its_companions_as_they_are(tmp_path: Path) -> None:
     good = varied()[:2]
     bad = dataclasses.replace(TRIAL, loss=LossChoice("mse"), optimiser=Optimiser(lr=1e6, weight_decay=0.0)).resolved()
-    packed, alone = Plan(tmp_path / "packed", pack=4), Plan(tmp_path / "alone", pack=1)
+    packed, alone = Placement(tmp_path / "packed", pack=4), Placement(tmp_path / "alone", pack=1)
     events = run([good[0], bad, good[1]], packed)
     assert ends(events) == {0: "done", 1: "failed", 2: "done"}
     assert "not finite" in packed.folder(bad).failure()["error"]
@@ -166,7 +168,7 @@ def test_an_error_within_a_step_is_written_down_and_the_others_go_on(
 
     monkeypatch.setattr(pack, "accelerate", broken)
     trials = varied()[:2]
-    plan = Plan(tmp_path)
+    plan = Placement(tmp_path)
     assert ends(run(trials, plan)) == {0: "done", 1: "failed"}
     assert "the device is gone" in plan.folder(trials[1]).failure()["error"]
 
@@ -175,7 +177,7 @@ def test_trials_start_in_order_and_the_pack_is_never_larger_than_asked(tmp_path:
     trials = [dataclasses.replace(TRIAL, seed=seed).resolved() for seed in range(12)]
     running: set[int] = set()
     most, begun = 0, []
-    for event in run_packed(trials, deque(range(12)), Plan(tmp_path, pack=10), torch.device("cpu")):
+    for event in run_packed(trials, deque(range(12)), Placement(tmp_path, pack=10), torch.device("cpu")):
         if event.kind == "start":
             running.add(event.index)
             begun.append((event.index, len(running)))
@@ -201,7 +203,7 @@ def test_data_is_read_once_for_all_and_trouble_with_it_fails_its_trial(
     monkeypatch.setattr("lastlayer.training.loop.load_data", counting)
     trials = [dataclasses.replace(TRIAL, seed=seed).resolved() for seed in range(3)]
     trials.append(dataclasses.replace(TRIAL, data=DataChoice("wine")).resolved())
-    assert ends(run(trials, Plan(tmp_path, pack=1))) == {0: "done", 1: "done", 2: "done", 3: "failed"}
+    assert ends(run(trials, Placement(tmp_path, pack=1))) == {0: "done", 1: "done", 2: "done", 3: "failed"}
     assert read.count("digits") == 1
 
 
@@ -210,7 +212,7 @@ def test_closing_a_pack_leaves_runs_that_go_on_to_the_same_bits(
 ) -> None:
     monkeypatch.setattr("lastlayer.runners._events.REPORT_SECONDS", 0.0)
     trials = varied()[:2]
-    whole, cut = Plan(tmp_path / "whole"), Plan(tmp_path / "cut")
+    whole, cut = Placement(tmp_path / "whole"), Placement(tmp_path / "cut")
     run(trials, whole)
     events: Any = run_packed(trials, deque(range(2)), cut, torch.device("cpu"))
     for event in events:
@@ -378,7 +380,7 @@ def test_a_lane_waits_for_the_stream_on_which_its_data_was_moved(
 
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"the stream of {device}")
     stream = Stream()
-    pack._Lane(0, TRIAL.resolved(), Plan(tmp_path), torch.device("cuda"), stream, None)
+    pack._Lane(0, TRIAL.resolved(), Placement(tmp_path), torch.device("cuda"), stream, None)
     assert stream.awaited == "the stream of cuda"
 
 
@@ -411,7 +413,7 @@ def card_of_a_hundred(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakKeyDiction
 @pytest.mark.usefixtures("card_of_a_hundred")
 def test_a_trial_for_which_there_is_no_memory_beside_others_waits_for_them(tmp_path: Path) -> None:
     trials = [dataclasses.replace(TRIAL, seed=seed).resolved() for seed in (5, 40, 41, 42, 70, 101, 6)]
-    packed, alone = Plan(tmp_path / "packed"), Plan(tmp_path / "alone", pack=1)
+    packed, alone = Placement(tmp_path / "packed"), Placement(tmp_path / "alone", pack=1)
     with pytest.warns(UserWarning, match=r"mlp with ce, seed 42, finds no memory beside the others"):
         events = run(trials, packed)
     assert ends(events) == {**dict.fromkeys(range(7), "done"), 5: "failed"}  # that would not fit alone
@@ -437,7 +439,7 @@ def test_memory_that_others_hold_takes_nothing_from_a_step(monkeypatch: pytest.M
 @pytest.mark.gpu
 def test_on_a_gpu_a_trial_alone_or_packed_gives_the_same_bits(tmp_path: Path) -> None:
     trials = [*varied()[:4], varied()[9]]
-    packed, alone = Plan(tmp_path / "packed", "cuda"), Plan(tmp_path / "alone", "cuda", pack=1)
+    packed, alone = Placement(tmp_path / "packed", "cuda"), Placement(tmp_path / "alone", "cuda", pack=1)
     for plan in (packed, alone):
         assert set(ends(list(run_packed(trials, deque(range(5)), plan, torch.device("cuda")))).values()) == {"done"}
     for trial in trials:

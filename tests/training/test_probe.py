@@ -16,7 +16,7 @@ import lastlayer
 from lastlayer.cli import app
 from lastlayer.cli.probe import make_trials
 from lastlayer.data import CorruptFileError
-from lastlayer.runners import Plan, run_trials
+from lastlayer.runners import Placement, run_trials
 from lastlayer.runs import RunFolder
 from lastlayer.training import measuring, tuning
 from lastlayer.training.probe import load_features, probe_trial
@@ -159,7 +159,9 @@ def test_damaged_files(tmp_path):
 
 def train(trials, root: Path, dataset, **options) -> list[str]:
     return [
-        event.kind for event in run_trials(trials, Plan(root, "cpu", **options), dataset) if event.kind != "progress"
+        event.kind
+        for event in run_trials(trials, Placement(root, "cpu", **options), dataset)
+        if event.kind != "progress"
     ]
 
 
@@ -187,7 +189,7 @@ def test_a_cut_probe_resumes_to_the_same_bits(files, tmp_path, monkeypatch):
     base = probe_trial(dataset, *files).with_settings({"schedule.epochs": 4})
     (trial,) = make_trials(base, "sln", 1, [])
     train([trial], tmp_path / "whole", dataset)
-    cut = run_trials([trial], Plan(tmp_path / "cut", "cpu"), dataset)
+    cut = run_trials([trial], Placement(tmp_path / "cut", "cpu"), dataset)
     folder = RunFolder(tmp_path / "cut" / trial.identity)
     for _ in cut:
         if len(folder.metrics()) == 3:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from lastlayer.data import Dataset
-    from lastlayer.runners import Event, Plan
+    from lastlayer.runners import Event, Placement
     from lastlayer.training import Trial
     from lastlayer.training.steps import Progress as Moment
 
@@ -29,7 +29,7 @@ _BAR, _LEFT = 10, 5
 
 
 def run(
-    trials: Sequence[Trial], plan: Plan, title: str, dataset: Dataset | None = None, notes: Sequence[str] = ()
+    trials: Sequence[Trial], plan: Placement, title: str, dataset: Dataset | None = None, notes: Sequence[str] = ()
 ) -> None:
     """Run what is not done, with live progress; Ctrl-C ends it with the command that goes on.
 
@@ -113,7 +113,7 @@ def loss_in_words(trial: Trial) -> str:
     return " ".join([trial.loss.name, *(f"{name}={value}" for name, value in trial.loss.options.items())])
 
 
-def refuse_other_data(trials: Sequence[Trial], plan: Plan, dataset: Dataset) -> None:
+def refuse_other_data(trials: Sequence[Trial], plan: Placement, dataset: Dataset) -> None:
     """Raise where a run was done on data that has changed since: a trial names its files, not what is in them."""
     from lastlayer.runs import DamagedFileError
 
@@ -132,7 +132,7 @@ def refuse_other_data(trials: Sequence[Trial], plan: Plan, dataset: Dataset) -> 
             )
 
 
-def _changed_code(trials: Sequence[Trial], plan: Plan) -> list[str]:
+def _changed_code(trials: Sequence[Trial], plan: Placement) -> list[str]:
     """Notes on runs that were done with older code of a loss or model of the user's own, which trials only name."""
     from lastlayer.runs import DamagedFileError
     from lastlayer.training.parts import changed_code, code_of
@@ -162,7 +162,7 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('s') else 's'}"
 
 
-def comparison_file(trials: Sequence[Trial], plan: Plan) -> Path:
+def comparison_file(trials: Sequence[Trial], plan: Placement) -> Path:
     """Where a comparison of these trials is written down."""
     together = hashlib.sha256("".join(trial.identity for trial in trials).encode()).hexdigest()[:8]
     return plan.root / f"compare-{together}.json"
@@ -179,7 +179,7 @@ def names_of(trials: Sequence[Trial]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _shown(trials: Sequence[Trial], plan: Plan) -> Iterator[_Show]:
+def _shown(trials: Sequence[Trial], plan: Placement) -> Iterator[_Show]:
     """Live progress in a terminal: a line for each running trial and one for all.
 
     A narrow one goes without bars, the loss and the accuracy, in this order, before a name is broken over lines.
@@ -213,7 +213,7 @@ class _Show:
 
     EVERY = 30.0
 
-    def __init__(self, bars: Progress, trials: Sequence[Trial], plan: Plan | None = None) -> None:
+    def __init__(self, bars: Progress, trials: Sequence[Trial], plan: Placement | None = None) -> None:
         self.bars, self.trials, self.plan = bars, trials, plan
         self.began = self.said = time.monotonic()
         self.names = names_of(trials)
@@ -268,7 +268,7 @@ class _Show:
         return self.plan is not None and self.plan.folder(self.trials[index]).status == "failed"
 
 
-def show_results(trials: Sequence[Trial], plan: Plan, *, page: bool = True) -> None:
+def show_results(trials: Sequence[Trial], plan: Placement, *, page: bool = True) -> None:
     """Print the tables and write the page, if wanted; end with exit code 1 if a trial is not done."""
     from lastlayer import reports
 

@@ -18,7 +18,7 @@ from lastlayer.cli._running import check_trials, refuse_other_data
 
 if TYPE_CHECKING:
     from lastlayer.data import Dataset
-    from lastlayer.runners import Plan
+    from lastlayer.runners import Placement
     from lastlayer.training import Trial
     from lastlayer.training.trial import DataChoice
 
@@ -89,7 +89,7 @@ class Settings:
         ),
     ] = None
 
-    def trials(self, losses: list[str], seeds: list[int], plan: Plan) -> tuple[list[Trial], list[str]]:
+    def trials(self, losses: list[str], seeds: list[int], plan: Placement) -> tuple[list[Trial], list[str]]:
         """One resolved trial for each loss and seed, and notes for the user.
 
         Losses may carry hyperparameters, as in sln:gamma=0.5:tau=0.3.

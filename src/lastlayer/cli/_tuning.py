@@ -12,11 +12,11 @@ from lastlayer.cli._running import counted, loss_in_words, refuse_other_data, ru
 
 if TYPE_CHECKING:
     from lastlayer.data import Dataset
-    from lastlayer.runners import Plan
+    from lastlayer.runners import Placement
     from lastlayer.training import Trial
 
 
-def tuned(trials: Sequence[Trial], plan: Plan, dataset: Dataset | None = None) -> list[Trial]:
+def tuned(trials: Sequence[Trial], plan: Placement, dataset: Dataset | None = None) -> list[Trial]:
     """The trials at the learning rate and weight decay that did best on a validation split, one budget for all.
 
     Args:

@@ -47,11 +47,11 @@ def compare(
     skips what is done and resumes what was cut. Every measure is taken on train and test, in evaluation mode, without
     augmentation, in float32.
     """
-    from lastlayer.runners import Plan
+    from lastlayer.runners import Placement
     from lastlayer.training.defaults import DEFAULT_LOSSES
 
     names = list(DEFAULT_LOSSES) if losses is None else split_losses(losses)
-    plan = Plan(
+    plan = Placement(
         out, device, workers, pack, devices=devices, data_root=settings.data_root, retry_failed=retry_failed,
         tensorboard=tensorboard,
     )  # fmt: skip
@@ -74,9 +74,9 @@ def train(
     tensorboard: TensorBoard = None,
 ) -> None:
     """Train one loss with one seed, and measure it; `lastlayer report` makes a page of it."""
-    from lastlayer.runners import Plan
+    from lastlayer.runners import Placement
 
-    plan = Plan(
+    plan = Placement(
         out, device, devices=devices, data_root=settings.data_root, retry_failed=retry_failed, tensorboard=tensorboard
     )
     trials, notes = settings.trials([loss], [seed], plan)

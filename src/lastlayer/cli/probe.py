@@ -58,7 +58,7 @@ def linear_probe(
     on how many rows. The same command again skips what is done and resumes what was cut.
     """
     from lastlayer.data import hold_out
-    from lastlayer.runners import Plan
+    from lastlayer.runners import Placement
     from lastlayer.training.probe import load_features, probe_trial
 
     options: dict[str, Any] = {"standardize": standardize}
@@ -74,7 +74,7 @@ def linear_probe(
     base = base.with_settings({name: value for name, value in changes.items() if value is not None})
     trials = make_trials(base, losses, seeds, settings or [])
     notes = check_trials(trials, dataset)
-    plan = Plan(out, device, retry_failed=retry_failed)
+    plan = Placement(out, device, retry_failed=retry_failed)
     if trials[0].data.holdout:
         dataset = hold_out(dataset, trials[0].data.holdout, trials[0].data.seed)
     if tune:

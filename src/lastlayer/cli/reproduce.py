@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lastlayer.papers import Artifact, Observations, Size, Store
-    from lastlayer.runners import Plan
+    from lastlayer.runners import Placement
 
 _PLAIN_WIDTH = 120
 _PICTURES = (".svg", ".png")
@@ -63,7 +63,7 @@ def reproduce(
     and resumes what was cut. Claims that rest on the artifact are judged at the end.
     """
     from lastlayer import papers
-    from lastlayer.runners import Plan
+    from lastlayer.runners import Placement
 
     console = _console()
     store = papers.Store(out)
@@ -79,7 +79,7 @@ def reproduce(
         return
     if not names:
         raise ValueError("name an artifact, such as sln.table1; --list shows all, --scorecard the verdicts")
-    plan = Plan(runs, device, workers, pack, data_root=data_root, retry_failed=retry_failed)
+    plan = Placement(runs, device, workers, pack, data_root=data_root, retry_failed=retry_failed)
     chosen = _chosen(names)
     _check(chosen, size, only, seeds, picture)
     failure: Exception | None = None
@@ -135,7 +135,7 @@ def _show(
 
 
 def _run_all(
-    chosen: list[Artifact], size: Size, plan: Plan, store: Store, only: list[str] | None, seeds: str | None
+    chosen: list[Artifact], size: Size, plan: Placement, store: Store, only: list[str] | None, seeds: str | None
 ) -> Exception | None:
     """Run what is missing; the error of one among several is given back, since the others have something to show."""
     from lastlayer import papers

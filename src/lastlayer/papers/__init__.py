@@ -1,7 +1,7 @@
 """The five papers as data: every table, figure and claim, rerun with one call and set beside the published number.
 
 store = Store("results")
-reproduce(artifact("sln.table1"), "smoke", Plan(Path("runs")), store)
+reproduce(artifact("sln.table1"), "smoke", Placement(Path("runs")), store)
 judge("000-01", store)
 """
 

@@ -11,7 +11,7 @@ from lastlayer._core.files import describe_damage
 from lastlayer.papers._artifact import Artifact, Cell, Grid, Labels, Selection, Size, resolve
 from lastlayer.papers._observations import Observations, Row, Store
 from lastlayer.papers._recording import facts_of
-from lastlayer.runners import Plan
+from lastlayer.runners import Placement
 from lastlayer.runs import DamagedFileError, RunFolder
 from lastlayer.training.trial import Trial
 from lastlayer.training.tuning import HOLDOUT, TUNING_SEED, best_candidate
@@ -23,7 +23,7 @@ Group = tuple[str, ...]  # labels of the axes for which settings are chosen
 class Choosing:
     """What is tried on validation data before the cells of a grid run, and what comes out best."""
 
-    def __init__(self, artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Store) -> None:
+    def __init__(self, artifact: Artifact, size: Size, grid: Grid, plan: Placement, store: Store) -> None:
         self.artifact, self.size, self.grid, self.plan, self.store = artifact, size, grid, plan, store
         self.groups: dict[Group, Cell] = {}
         self.tried: dict[Group, list[Trial]] = {}

@@ -9,7 +9,7 @@ import torch
 
 from lastlayer.data import Split
 from lastlayer.papers._artifact import Labels
-from lastlayer.runners import Plan
+from lastlayer.runners import Placement
 from lastlayer.runs import RunFolder
 from lastlayer.training.load import load
 from lastlayer.training.measuring import Outputs, outputs
@@ -29,7 +29,7 @@ class Finished:
     train: Outputs
 
 
-def on_training_samples(done: Done, plan: Plan) -> Iterator[Finished]:
+def on_training_samples(done: Done, plan: Placement) -> Iterator[Finished]:
     """Each run with its features and logits, computed where the plan trains; data of consecutive runs is read once."""
     on_gpu = plan.device != "cpu" and torch.cuda.is_available()
     device = "cpu" if not on_gpu else "cuda" if plan.device == "auto" else plan.device

@@ -15,7 +15,7 @@ from lastlayer.papers._finished import Done
 from lastlayer.papers._normalized_scaling_cells import LOSSES
 from lastlayer.papers._normalized_scaling_theory import SMALLEST, log_slope
 from lastlayer.papers._observations import NotRunError, Observations, Row
-from lastlayer.runners import Plan
+from lastlayer.runners import Placement
 from lastlayer.theory.scaling import fit_exponential, fit_inverse, fit_power
 
 Times = Mapping[float, Sequence[float]]  # by scale, one for each seed
@@ -28,7 +28,7 @@ LARGE = 5.0  # the scale from which on times grow exponentially
 ALIKE = 2.0  # difference of AIC below which two curves are both supported, by common usage
 
 
-def first_epochs(done: Done, plan: Plan) -> list[Row]:
+def first_epochs(done: Done, plan: Placement) -> list[Row]:
     """First epochs at which thresholds of Figs 14 and 15 and tolerances of Eq. 217 are met; infinite if never."""
     rows = []
     for labels, seed, folder in done:
@@ -45,7 +45,7 @@ def _first(history: Sequence[Mapping[str, Any]], name: str, bound: float) -> flo
     return next((float(one["epoch"]) for one in history if sign * one["train"][name] >= sign * bound), math.inf)
 
 
-def over_splits(done: Done, plan: Plan) -> list[Row]:
+def over_splits(done: Done, plan: Placement) -> list[Row]:
     """The splits of an open set once more as the seeds of one line, for its mean and for pairs."""
     rows = []
     for labels, seed, folder in done:

@@ -9,7 +9,7 @@ from typing import Any
 from lastlayer._core.files import describe_damage
 from lastlayer.papers._artifact import Artifact, Cell, Grid, Labels, module_of, resolve
 from lastlayer.papers._observations import Row
-from lastlayer.runners import Plan
+from lastlayer.runners import Placement
 from lastlayer.runs import DamagedFileError, RunFolder
 
 ABOVE_CHANCE = 1.05  # times the share of the largest class: a run below that on its training set learned nothing
@@ -18,7 +18,7 @@ ABOVE_CHANCE = 1.05  # times the share of the largest class: a run below that on
 def observe(
     artifact: Artifact,
     grid: Grid,
-    plan: Plan,
+    plan: Placement,
     chosen: Sequence[str],
     known: Collection[tuple[object, ...]],
     elsewhere: Mapping[str, Row],

@@ -11,17 +11,17 @@ from lastlayer.papers._artifact import Artifact, Cell, Grid, Size, module_of, re
 from lastlayer.papers._choosing import Choosing, Told, candidates, groups_of
 from lastlayer.papers._observations import Observations, Row, Store
 from lastlayer.papers._recording import observe, place_of
-from lastlayer.runners import Plan, run_trials
+from lastlayer.runners import Placement, run_trials
 from lastlayer.training.parts import check_at_hand
 from lastlayer.training.trial import Trial
 
-Run = Callable[[Sequence[Trial], Plan, str], None]
+Run = Callable[[Sequence[Trial], Placement, str], None]
 
 
 def reproduce(
     artifact: Artifact,
     size: Size,
-    plan: Plan,
+    plan: Placement,
     store: Store,
     *,
     only: Mapping[str, Sequence[str]] | None = None,
@@ -51,7 +51,7 @@ def reproduce(
 def reproduce_all(
     artifacts: Sequence[Artifact],
     size: Size,
-    plan: Plan,
+    plan: Placement,
     store: Store,
     *,
     only: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
@@ -110,7 +110,7 @@ def reproduce_all(
     return [store.read(artifact.name, size) for artifact in artifacts]
 
 
-def _refuse_lacking(trials: Sequence[Trial], plan: Plan, at_hand: set[str]) -> None:
+def _refuse_lacking(trials: Sequence[Trial], plan: Placement, at_hand: set[str]) -> None:
     """Say that a package or a data set is not there before anything trains, and before every trial fails of it.
 
     Args:
@@ -138,7 +138,7 @@ def _refuse_lacking(trials: Sequence[Trial], plan: Plan, at_hand: set[str]) -> N
 Work = Generator[Sequence[Trial], None, None]  # yields what must be trained before it goes on
 
 
-def _observed(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Store, tell: Told) -> Work:
+def _observed(artifact: Artifact, size: Size, grid: Grid, plan: Placement, store: Store, tell: Told) -> Work:
     """Merge what an artifact shows into the store."""
     if artifact.compute is None:
         yield from _trained(artifact, size, grid, plan, store, tell)
@@ -152,7 +152,7 @@ def _observed(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Sto
     )
 
 
-def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Plan, store: Store, tell: Told) -> Work:
+def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Placement, store: Store, tell: Told) -> Work:
     """Merge the rows of a grid into the store after training what it does not have yet.
 
     First come teachers, candidates that need none and cells for which nothing is chosen; then candidates that were
@@ -252,7 +252,7 @@ def all_trials(grid: Grid) -> list[Trial]:
     return list({trial.identity: trial for trial in (*made, *grid.trials())}.values())
 
 
-def _run_quietly(trials: Sequence[Trial], plan: Plan, title: str) -> None:
+def _run_quietly(trials: Sequence[Trial], plan: Placement, title: str) -> None:
     for _ in run_trials(trials, plan):
         pass
 

@@ -17,7 +17,7 @@ from lastlayer.papers._equal_losses_theory import curvature, focal_profile, mini
 from lastlayer.papers._evidence import Verdict, above, all_of, bootstrap, exact, redrawn, sign_test, welch
 from lastlayer.papers._finished import Done, on_training_samples
 from lastlayer.papers._observations import NotRunError, Observations, Row, Store
-from lastlayer.runners import Plan
+from lastlayer.runners import Placement
 
 __all__ = ["curvature", "figure_heat_maps", "focal_profile", "minimisers", "profiles", "random_starts", "rotations"]
 
@@ -25,7 +25,7 @@ LOSSES = ("CE", "FL", "LS", "MSE")
 LIMITS = {"nc1": 0.05, "nc2": 0.1, "nc3": 0.1}
 
 
-def rotations(done: Done, plan: Plan) -> list[Row]:
+def rotations(done: Done, plan: Placement) -> list[Row]:
     """How far the class means of each two runs are from equal up to rotation and scale, on their training samples.
 
     Two losses are compared at each seed they share, two seeds for each loss; the label is "CE and FL", "CE and CE".

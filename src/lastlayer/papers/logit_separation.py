@@ -12,7 +12,7 @@ from lastlayer.papers._evidence import Verdict, above, all_of, exact, paired, re
 from lastlayer.papers._finished import Done, on_training_samples
 from lastlayer.papers._logit_separation_theory import ALIGNED, counterexamples, search_violations
 from lastlayer.papers._observations import Observations, Row, Store
-from lastlayer.runners import Plan
+from lastlayer.runners import Placement
 
 __all__ = ["batch_term", "counterexamples", "search_violations"]
 
@@ -23,7 +23,7 @@ DATASETS = ("MNIST", "CIFAR-10")
 CLOSE = 1.01  # a violation this near the threshold counts as just above it
 
 
-def batch_term(done: Done, plan: Plan) -> list[Row]:
+def batch_term(done: Done, plan: Placement) -> list[Row]:
     """The batch's part of batch max-margin on the training set: the mean over its batches, in the order of the data."""
     rows = []
     for run in on_training_samples(done, plan):

@@ -1,6 +1,6 @@
 """Where many trials run."""
 
-from lastlayer.runners._events import Event, Plan
+from lastlayer.runners._events import Event, Placement
 from lastlayer.runners.local import run_trials
 
-__all__ = ["Event", "Plan", "run_trials"]
+__all__ = ["Event", "Placement", "run_trials"]

@@ -26,7 +26,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Placement:
     """Where and how trials run.
 
     Attributes:

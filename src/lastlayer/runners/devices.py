@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lastlayer.runners._events import Event, Plan, Reporter
+from lastlayer.runners._events import Event, Placement, Reporter
 from lastlayer.training.loop import fit
 from lastlayer.training.ranks import Ranks, check_batch, import_fabric
 from lastlayer.training.steps import Progress
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-def check_spanning(trials: Sequence[Trial], plan: Plan, device: torch.device) -> None:
+def check_spanning(trials: Sequence[Trial], plan: Placement, device: torch.device) -> None:
     """Say before anything trains what would fail every trial that is to span several devices.
 
     Raises:
@@ -38,7 +38,9 @@ def check_spanning(trials: Sequence[Trial], plan: Plan, device: torch.device) ->
             check_batch(trial.batch_size, plan.devices)
 
 
-def run_spanning(trials: Sequence[Trial], pending: deque[int], plan: Plan, device: torch.device) -> Iterator[Event]:
+def run_spanning(
+    trials: Sequence[Trial], pending: deque[int], plan: Placement, device: torch.device
+) -> Iterator[Event]:
     """Run the pending trials, each on `plan.devices` devices at once; the first rank keeps the run folder."""
     fabric_class = import_fabric()
     for index in pending:
@@ -72,7 +74,7 @@ def run_spanning(trials: Sequence[Trial], pending: deque[int], plan: Plan, devic
             yield Event(index, "failed", message=reason.strip().splitlines()[-1])
 
 
-def _rank(fabric: Fabric, trial: Trial, plan: Plan, told: Any) -> None:
+def _rank(fabric: Fabric, trial: Trial, plan: Placement, told: Any) -> None:
     if fabric.device.type == "cpu":
         torch.set_num_threads(1)
     ranks = Ranks(fabric)

@@ -15,12 +15,12 @@ from multiprocessing.process import BaseProcess
 import torch
 
 from lastlayer.data import Dataset
-from lastlayer.runners._events import Event, Plan, Reporter
+from lastlayer.runners._events import Event, Placement, Reporter
 from lastlayer.training.loop import fit
 from lastlayer.training.trial import Trial
 
 
-def run_trials(trials: Sequence[Trial], plan: Plan, dataset: Dataset | None = None) -> Iterator[Event]:
+def run_trials(trials: Sequence[Trial], plan: Placement, dataset: Dataset | None = None) -> Iterator[Event]:
     """Run what is not done yet, yielding events as they come.
 
     A failing trial, even one whose process is killed, does not stop the others. Closing the iterator stops the workers;
@@ -43,7 +43,7 @@ def run_trials(trials: Sequence[Trial], plan: Plan, dataset: Dataset | None = No
     return _run_trials(trials, plan, dataset, device)
 
 
-def _run_trials(trials: Sequence[Trial], plan: Plan, dataset: Dataset | None, device: str) -> Iterator[Event]:
+def _run_trials(trials: Sequence[Trial], plan: Placement, dataset: Dataset | None, device: str) -> Iterator[Event]:
     pending: deque[int] = deque()
     for index, trial in enumerate(trials):
         status = plan.folder(trial).status
@@ -86,7 +86,7 @@ def resolve_device(device: str) -> str:
 
 
 def _run_one(
-    index: int, trial: Trial, plan: Plan, device: str, dataset: Dataset | None = None
+    index: int, trial: Trial, plan: Placement, device: str, dataset: Dataset | None = None
 ) -> Generator[Event, None, None]:
     folder = plan.folder(trial)
     yield Event(index, "start")
@@ -102,7 +102,7 @@ def _run_one(
         yield Event(index, "done")
 
 
-def _in_processes(trials: Sequence[Trial], plan: Plan, pending: deque[int]) -> Iterator[Event]:
+def _in_processes(trials: Sequence[Trial], plan: Placement, pending: deque[int]) -> Iterator[Event]:
     cores = os.cpu_count() or 1
     count = min(plan.workers or cores, len(trials))  # not those pending: threads change the last bits of a result
     context = multiprocessing.get_context("spawn")
@@ -165,7 +165,7 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _work(connection: Connection, plan: Plan, threads: int) -> None:
+def _work(connection: Connection, plan: Placement, threads: int) -> None:
     """A worker: takes trials from the pipe and sends events back until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     torch.set_num_threads(threads)

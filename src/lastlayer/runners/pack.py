@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from lastlayer.data import Dataset
-from lastlayer.runners._events import Event, Plan, Reporter
+from lastlayer.runners._events import Event, Placement, Reporter
 from lastlayer.runners._graphs import accelerate
 from lastlayer.training import streaming
 from lastlayer.training.loop import fit
@@ -35,7 +35,7 @@ IDLE_SECONDS = 1e-4
 
 
 def run_packed(
-    trials: Sequence[Trial], pending: deque[int], plan: Plan, device: torch.device, dataset: Dataset | None = None
+    trials: Sequence[Trial], pending: deque[int], plan: Placement, device: torch.device, dataset: Dataset | None = None
 ) -> Iterator[Event]:
     """Run the pending trials, as many at a time as the pack holds, each on its own stream.
 
@@ -106,7 +106,7 @@ def _pack_size(device: torch.device, free_before: int) -> int:
 class _SharedData:
     """The data of the trials, loaded and moved to the device once as long as they train on the same."""
 
-    def __init__(self, plan: Plan, device: torch.device, given: Dataset | None) -> None:
+    def __init__(self, plan: Placement, device: torch.device, given: Dataset | None) -> None:
         self.plan, self.device = plan, device
         self.last: tuple[DataChoice, Dataset] | None = None
         self.given = None if given is None else self._moved(given)
@@ -134,7 +134,7 @@ class _Lane:
         self,
         index: int,
         trial: Trial,
-        plan: Plan,
+        plan: Placement,
         device: torch.device,
         stream: Any,
         dataset: Dataset | None,
