@@ -23,7 +23,7 @@ from rich.console import Console
 from torch import Tensor
 
 from common import describe_machine
-from lastlayer.runners._convolutions import LAST, conv3x3, conv3x3_input, conv3x3_weight
+from lastlayer.runners.conv3x3 import LAST, conv3x3, conv3x3_input, conv3x3_weight
 from lastlayer.training import ModelChoice
 from lastlayer.training.parts import load_data
 from packed import BATCH, cifar_like

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from common import describe_machine
 from lastlayer import data
-from lastlayer.runners import Placement, _events, run_trials
+from lastlayer.runners import Placement, protocol, run_trials
 from lastlayer.training import Augmentation, DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
 from lastlayer.training.loop import finish_fit, fit
 from lastlayer.training.parts import load_data
@@ -125,7 +125,7 @@ def packed(trial: Trial, size: int, steps: int) -> float:
         ).resolved()
         for i in range(size)
     ]
-    _events.REPORT_SECONDS = 0.0  # every step is told, so that what is done when the clock starts is known
+    protocol.REPORT_SECONDS = 0.0  # every step is told, so that what is done when the clock starts is known
     with tempfile.TemporaryDirectory() as folder:
         reached: dict[int, int] = {}
         started = None

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lastlayer import data
-from lastlayer.runners import Event, Placement, _graphs, pack
+from lastlayer.runners import Event, Placement, graph, pack
 from lastlayer.runners.pack import run_packed
 from lastlayer.runs import RunFolder
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
@@ -113,7 +113,7 @@ def own_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_losses_of_ones_own_draw_and_remember_for_their_trial_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lastlayer.runners._events.REPORT_SECONDS", 0.0)
+    monkeypatch.setattr("lastlayer.runners.protocol.REPORT_SECONDS", 0.0)
     names = ("losses_in_a_pack.Noisy", "losses_in_a_pack.Averaged")
     trials = [dataclasses.replace(TRIAL, loss=LossChoice(name), seed=s).resolved() for name in names for s in (0, 1)]
     packed, alone, cut = (
@@ -210,7 +210,7 @@ def test_data_is_read_once_for_all_and_trouble_with_it_fails_its_trial(
 def test_closing_a_pack_leaves_runs_that_go_on_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lastlayer.runners._events.REPORT_SECONDS", 0.0)
+    monkeypatch.setattr("lastlayer.runners.protocol.REPORT_SECONDS", 0.0)
     trials = varied()[:2]
     whole, cut = Placement(tmp_path / "whole"), Placement(tmp_path / "cut")
     run(trials, whole)
@@ -231,7 +231,7 @@ def test_a_backbone_is_compiled_once_for_all_losses() -> None:
         graphs.append(graph)
         return graph.forward
 
-    compiled = _graphs._compiled_objective(counted)
+    compiled = graph._compiled_objective(counted)
     dataset = data.load("digits")
     assert isinstance(dataset, data.Dataset)
     settings = [LossChoice("ce"), LossChoice("sln"), LossChoice("sln", {"gamma": 0.5}), LossChoice("ce")]
@@ -266,13 +266,13 @@ def test_a_training_falls_from_graph_to_compiled_to_eager_and_keeps_its_state(
         training.step()
         raise RuntimeError("no capture")
 
-    monkeypatch.setattr(_graphs, "_captured", refuse)
-    monkeypatch.setattr(_graphs, "_compiled_objective", lambda: compiled)
+    monkeypatch.setattr(graph, "_captured", refuse)
+    monkeypatch.setattr(graph, "_compiled_objective", lambda: compiled)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     training = Training(TRIAL.resolved(), data.load("digits"))
     weights = [parameter.detach().clone() for parameter in training.network.parameters()]
     with pytest.warns(UserWarning, match="does not run as") as warned:
-        step = _graphs._fastest_step(training)
+        step = graph._fastest_step(training)
     assert [str(one.message).split("does not run as ")[1].split(" (")[0] for one in warned] == said
     assert all(torch.equal(a, b) for a, b in zip(weights, training.network.parameters(), strict=True))
     assert (int(training.cursor), training.number) == (0, 0)
@@ -289,19 +289,19 @@ def test_a_training_falls_from_graph_to_compiled_to_eager_and_keeps_its_state(
 def tried_in_place_of_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU captures nothing, but can try a step as capturing does."""
 
-    def tried(training: Training) -> _graphs.Step:
+    def tried(training: Training) -> graph.Step:
         training.step()
         return training.step
 
-    monkeypatch.setattr(_graphs, "_captured", tried)
-    monkeypatch.setattr(_graphs, "_compiled_objective", lambda: objective)
+    monkeypatch.setattr(graph, "_captured", tried)
+    monkeypatch.setattr(graph, "_compiled_objective", lambda: objective)
 
 
 @pytest.mark.usefixtures("own_losses", "tried_in_place_of_captured")
 def test_a_step_that_is_tried_leaves_what_a_loss_remembers() -> None:
     choice = LossChoice("losses_in_a_pack.Averaged")
     training = Training(dataclasses.replace(TRIAL, loss=choice).resolved(), data.load("digits"))
-    step = _graphs._fastest_step(training)
+    step = graph._fastest_step(training)
     assert dict(training.loss.named_buffers()) == {"average": torch.ones(()), "calls": torch.zeros(())}
     step()
     assert training.loss.state_dict() != {"average": torch.ones(())}
@@ -318,10 +318,10 @@ def test_a_training_on_streamed_data_falls_from_compiled_to_eager_too(
         return broken_objective() if breaks else objective(*given)
 
     monkeypatch.setattr("lastlayer.training.streaming.fits", lambda *_: False)
-    monkeypatch.setattr(_graphs, "_compiled_objective", lambda: compiled)
+    monkeypatch.setattr(graph, "_compiled_objective", lambda: compiled)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     training, plain = (Training(TRIAL.resolved(), data.load("digits")) for _ in range(2))
-    training.faster_step = _graphs._fastest_step(training)
+    training.faster_step = graph._fastest_step(training)
     assert len([one for one in recwarn if "does not run as compiled kernels" in str(one.message)]) == breaks
     for one in (training, plain):
         for progress in one.train_epoch():
@@ -338,7 +338,7 @@ def test_a_step_is_tried_with_a_loss_that_makes_a_buffer_then_or_has_extra_state
     choice = LossChoice("losses_in_a_pack.Late")
     training = Training(dataclasses.replace(TRIAL, loss=choice).resolved(), data.load("digits"))
     before = {name: value.clone() for name, value in training.network.state_dict().items()}
-    _graphs._fastest_step(training)
+    graph._fastest_step(training)
     assert "first" in training.loss.state_dict()
     assert all(torch.equal(value, before[name]) for name, value in training.network.state_dict().items())
 
@@ -388,7 +388,7 @@ def test_a_training_shorter_than_its_warm_up_is_tried_all_the_same() -> None:
     trial = dataclasses.replace(TRIAL, data=DataChoice("digits", train=32), schedule=Schedule(epochs=1)).resolved()
     training = Training(trial, load_data(trial.data))
     training.device = torch.device("cuda")  # its tensors are on the CPU all the same
-    for _ in range(_graphs.WARM_UP_STEPS):
+    for _ in range(graph.WARM_UP_STEPS):
         training.step()
     assert training.steps == 1 < training.cursor
     assert training.rate == training.rates[0]
@@ -426,14 +426,14 @@ def test_memory_that_others_hold_takes_nothing_from_a_step(monkeypatch: pytest.M
     def crowded(training: Training) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(_graphs, "_captured", crowded)
-    monkeypatch.setattr(_graphs, "_compiled_objective", lambda: objective)
+    monkeypatch.setattr(graph, "_captured", crowded)
+    monkeypatch.setattr(graph, "_compiled_objective", lambda: objective)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     training = Training(TRIAL.resolved(), data.load("digits"))
     with pytest.raises(torch.OutOfMemoryError):
-        _graphs._fastest_step(training, alone=False)
+        graph._fastest_step(training, alone=False)
     with pytest.warns(UserWarning, match="does not run as a CUDA graph"):
-        _graphs._fastest_step(training)
+        graph._fastest_step(training)
 
 
 @pytest.mark.gpu

@@ -184,7 +184,7 @@ def test_the_head_finds_the_optimum_of_logistic_regression(files, tmp_path):
 
 
 def test_a_cut_probe_resumes_to_the_same_bits(files, tmp_path, monkeypatch):
-    monkeypatch.setattr("lastlayer.runners._events.REPORT_SECONDS", 0.0)
+    monkeypatch.setattr("lastlayer.runners.protocol.REPORT_SECONDS", 0.0)
     dataset = load_features(*files)
     base = probe_trial(dataset, *files).with_settings({"schedule.epochs": 4})
     (trial,) = make_trials(base, "sln", 1, [])

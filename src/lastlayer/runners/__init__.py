@@ -1,6 +1,6 @@
 """Where many trials run."""
 
-from lastlayer.runners._events import Event, Placement
-from lastlayer.runners.local import run_trials
+from lastlayer.runners.processes import run_trials
+from lastlayer.runners.protocol import Event, Placement
 
 __all__ = ["Event", "Placement", "run_trials"]

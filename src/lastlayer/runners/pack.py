@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from lastlayer.data import Dataset
-from lastlayer.runners._events import Event, Placement, Reporter
-from lastlayer.runners._graphs import accelerate
+from lastlayer.runners.graph import accelerate
+from lastlayer.runners.protocol import Event, Placement, Reporter
 from lastlayer.training import streaming
 from lastlayer.training.loop import fit
 from lastlayer.training.parts import load_data

@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lastlayer.runners import _convolutions
-from lastlayer.runners._convolutions import conv3x3, launch
+from lastlayer.runners.conv3x3 import _last, conv3x3, conv3x3_input, conv3x3_weight, launch
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -124,13 +123,13 @@ def test_the_input_gradient_has_the_dtype_of_the_input() -> None:
 
 def test_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """One graph, forward and backward, in the layout that the kernels read: nothing is copied."""
-    last, copies = _convolutions._last, []
+    copies = []
 
     def counted(t: Tensor) -> Tensor:
         copies.append(not t.is_contiguous(memory_format=LAST))
-        return last(t)
+        return _last(t)  # private: what it copies shows nowhere else
 
-    monkeypatch.setattr(_convolutions, "_last", counted)
+    monkeypatch.setattr("lastlayer.runners.conv3x3._last", counted)
     x, weight, dy = draw((16, 16, 1), 2, 8, 8)
     scale = torch.ones(16, 1, 1, device=DEVICE)
 
@@ -155,14 +154,14 @@ def test_opcheck() -> None:
     narrow = weight.bfloat16()
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(conv3x3, (x.requires_grad_(), weight.requires_grad_(), narrow, 2), test_utils=checks)
-    torch.library.opcheck(_convolutions.conv3x3_input, (dy, narrow, 2), test_utils=checks)
-    torch.library.opcheck(_convolutions.conv3x3_weight, (x.detach(), dy, 2), test_utils=checks)
+    torch.library.opcheck(conv3x3_input, (dy, narrow, 2), test_utils=checks)
+    torch.library.opcheck(conv3x3_weight, (x.detach(), dy, 2), test_utils=checks)
 
 
 COMPILE = """
 import torch
 from tests import hopper
-from lastlayer.runners._convolutions import launch
+from lastlayer.runners.conv3x3 import launch
 
 hopper.pretend()
 

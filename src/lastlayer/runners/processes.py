@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 import torch
 
 from lastlayer.data import Dataset
-from lastlayer.runners._events import Event, Placement, Reporter
+from lastlayer.runners.protocol import Event, Placement, Reporter
 from lastlayer.training.loop import fit
 from lastlayer.training.trial import Trial
 
@@ -37,7 +37,7 @@ def run_trials(trials: Sequence[Trial], plan: Placement, dataset: Dataset | None
     """
     device = resolve_device(plan.device)
     if plan.devices > 1:
-        from lastlayer.runners.devices import check_spanning
+        from lastlayer.runners.ranks import check_spanning
 
         check_spanning(trials, plan, torch.device(device))
     return _run_trials(trials, plan, dataset, device)
@@ -55,7 +55,7 @@ def _run_trials(trials: Sequence[Trial], plan: Placement, dataset: Dataset | Non
         else:
             pending.append(index)
     if plan.devices > 1:
-        from lastlayer.runners.devices import run_spanning
+        from lastlayer.runners.ranks import run_spanning
 
         yield from run_spanning(trials, pending, plan, torch.device(device))
     elif device.startswith("cuda"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lastlayer.runners._events import Event, Placement, Reporter
+from lastlayer.runners.protocol import Event, Placement, Reporter
 from lastlayer.training.loop import fit
 from lastlayer.training.ranks import Ranks, check_batch, import_fabric
 from lastlayer.training.steps import Progress

@@ -77,7 +77,7 @@ def _taps(ci: int) -> int:
 
 def forward_call(x: Tensor, weight: Tensor, y: Tensor, stride: int) -> Call:
     """Write the convolution of x into y, both channels_last (a stem's x of any strides)."""
-    from lastlayer.runners._convolutions import kernels
+    from lastlayer.runners.conv3x3 import kernels
 
     (n, co, ho, wo), ci, (h, w) = y.shape, x.shape[1], x.shape[2:]
     t = TILES[ci, co, stride][0]
@@ -95,7 +95,7 @@ def forward_call(x: Tensor, weight: Tensor, y: Tensor, stride: int) -> Call:
 
 def input_call(dy: Tensor, weight: Tensor, dx: Tensor, stride: int) -> Call:
     """Write the gradient with respect to the input into dx, of at least 16 channels."""
-    from lastlayer.runners._convolutions import kernels
+    from lastlayer.runners.conv3x3 import kernels
 
     (n, co, ho, wo), ci, (h, w) = dy.shape, dx.shape[1], dx.shape[2:]
     t = TILES[ci, co, stride][1]
@@ -110,7 +110,7 @@ def input_call(dy: Tensor, weight: Tensor, dx: Tensor, stride: int) -> Call:
 
 def weight_calls(x: Tensor, dy: Tensor, dw: Tensor, stride: int) -> tuple[Call, Call]:
     """Write the gradient with respect to the weight into dw: sums of parts, then their sum."""
-    from lastlayer.runners._convolutions import kernels
+    from lastlayer.runners.conv3x3 import kernels
 
     (n, co, ho, wo), ci, (h, w) = dy.shape, x.shape[1], x.shape[2:]
     t = TILES[ci, co, stride][2]

@@ -13,8 +13,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from lastlayer.runners._convolutions import launch
-from lastlayer.runners._convolutions.launch import LAST, TILES
+from lastlayer.runners.conv3x3 import launch
+from lastlayer.runners.conv3x3.launch import LAST, TILES
 
 MOST_CHANNELS = 64  # a network with wider convolutions is cuDNN's: of those the kernels were not measured
 MOST_ELEMENTS = 2**31 - 1  # the kernels count in 32 bits

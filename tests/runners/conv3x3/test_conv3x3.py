@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lastlayer import data, models
-from lastlayer.runners import Placement, _convolutions, _graphs
-from lastlayer.runners._convolutions import FewChannels, launch
+from lastlayer.runners import Placement, conv3x3, graph
+from lastlayer.runners.conv3x3 import FewChannels, launch
 from lastlayer.runners.pack import run_packed
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Schedule, Trial
 from lastlayer.training.parts import make_network
@@ -59,7 +59,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     def towards_weight(x: Tensor, dy: Tensor, dw: Tensor, stride: int) -> tuple[Call]:
         return (Call(dw, lambda: torch.nn.grad.conv2d_weight(x.bfloat16(), dw.shape, dy, stride, 1)),)
 
-    monkeypatch.setattr(_convolutions, "_capable", lambda device: True)
+    monkeypatch.setattr(conv3x3, "_capable", lambda device: True)
     monkeypatch.setattr(launch, "forward_call", forward)
     monkeypatch.setattr(launch, "input_call", towards_input)
     monkeypatch.setattr(launch, "weight_calls", towards_weight)
@@ -83,7 +83,7 @@ class Other(nn.Conv2d):
 
 @pytest.mark.parametrize("shape", launch.TILES)
 def test_takes_the_shapes_with_tiles(stand_ins: None, shape: tuple[int, int, int]) -> None:
-    assert _convolutions.eligible(conv(shape[0], shape[1], stride=shape[2]))
+    assert conv3x3.eligible(conv(shape[0], shape[1], stride=shape[2]))
 
 
 REFUSED = {
@@ -112,12 +112,12 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_refuses_everything_else(stand_ins: None, what: str) -> None:
-    assert not _convolutions.eligible(REFUSED[what])
+    assert not conv3x3.eligible(REFUSED[what])
 
 
 def test_refuses_a_cpu() -> None:
-    assert not _convolutions.eligible(conv())
-    assert not _convolutions.take(models.create("resnet20", (3, 32, 32)))
+    assert not conv3x3.eligible(conv())
+    assert not conv3x3.take(models.create("resnet20", (3, 32, 32)))
 
 
 @pytest.mark.parametrize(("capability", "has_triton"), [((7, 5), True), ((9, 0), False)])
@@ -125,7 +125,7 @@ def test_refuses_old_gpus_and_a_missing_triton(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], has_triton: bool
 ) -> None:
     def capable() -> bool:
-        return _convolutions._capable(torch.device("cuda"))
+        return conv3x3._capable(torch.device("cuda"))
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
@@ -144,7 +144,7 @@ def taken(network: nn.Module) -> int:
 )
 def test_takes_cifar_resnets_whole_and_no_wider_network(stand_ins: None, name: str, count: int) -> None:
     backbone = models.create(name, (3, 32, 32))
-    assert _convolutions.take(backbone) == (count > 0)
+    assert conv3x3.take(backbone) == (count > 0)
     assert taken(backbone) == count
 
 
@@ -154,7 +154,7 @@ def test_a_taken_network_keeps_its_state_and_its_evaluation(stand_ins: None) -> 
     plain = copy.deepcopy(backbone)
     parameters = list(backbone.parameters())
     drawn = torch.get_rng_state()
-    assert _convolutions.take(backbone)
+    assert conv3x3.take(backbone)
     assert torch.equal(drawn, torch.get_rng_state())
     assert [name for name, _ in backbone.named_modules()] == [name for name, _ in plain.named_modules()]
     assert all(a is b for a, b in zip(parameters, backbone.parameters(), strict=True))
@@ -165,7 +165,7 @@ def test_a_taken_network_keeps_its_state_and_its_evaluation(stand_ins: None) -> 
     for network in (backbone, copy.deepcopy(backbone)):
         assert torch.equal(network.eval()(images), plain.eval()(images))
     plain.load_state_dict(state)
-    _convolutions.leave(backbone)
+    conv3x3.leave(backbone)
     assert taken(backbone) == 0
     assert [vars(m).keys() for m in backbone.modules()] == [vars(m).keys() for m in plain.modules()]
 
@@ -177,19 +177,19 @@ def test_a_taken_network_keeps_its_state_and_its_evaluation(stand_ins: None) -> 
 def test_inputs_without_a_kernel_are_convolved_plainly(
     stand_ins: None, monkeypatch: pytest.MonkeyPatch, ci: int, images: Tensor
 ) -> None:
-    monkeypatch.setattr(_convolutions, "conv3x3", lambda *args: pytest.fail("by kernels"))
+    monkeypatch.setattr(conv3x3, "conv3x3", lambda *args: pytest.fail("by kernels"))
     one = conv(ci)
     wanted = one(images)
-    _convolutions.take(nn.Sequential(one))
+    conv3x3.take(nn.Sequential(one))
     assert torch.equal(one(images), wanted)
 
 
 def test_too_many_elements_for_32_bits_are_convolved_plainly(stand_ins: None) -> None:
     one = conv()
-    assert _convolutions._has_kernel(torch.empty(2**19 - 1, 16, 16, 16, device="meta"), one)
-    assert not _convolutions._has_kernel(torch.empty(2**19, 16, 16, 16, device="meta"), one)
+    assert conv3x3._has_kernel(torch.empty(2**19 - 1, 16, 16, 16, device="meta"), one)
+    assert not conv3x3._has_kernel(torch.empty(2**19, 16, 16, 16, device="meta"), one)
     widening = conv(16, 32, stride=2)
-    assert not _convolutions._has_kernel(torch.empty(2**18, 16, 16, 16, device="meta"), widening)
+    assert not conv3x3._has_kernel(torch.empty(2**18, 16, 16, 16, device="meta"), widening)
 
 
 def gradients(training: Training, compiled: Callable[..., Any]) -> list[Tensor]:
@@ -206,14 +206,14 @@ def test_a_step_is_that_of_torch_and_compiled_once_for_all(stand_ins: None) -> N
         graphs.append(graph)
         return graph.forward
 
-    compiled = _graphs._compiled_objective(counted)
+    compiled = graph._compiled_objective(counted)
     dataset = pictures(size=16)
     for seed, name in enumerate(("ce", "sln")):
         trial = dataclasses.replace(TRIAL, loss=LossChoice(name), seed=seed).resolved()
         plain, ours = Training(trial, dataset), Training(trial, dataset)
         for training in (plain, ours):
             training.network.to(memory_format=LAST).train()
-        assert _convolutions.take(ours.network.backbone)
+        assert conv3x3.take(ours.network.backbone)
         with torch.no_grad():  # the rounded weights follow the weights
             for training in (plain, ours):
                 training.network.backbone.conv1.weight.mul_(1.5)
@@ -239,14 +239,14 @@ def test_a_training_whose_kernels_fail_falls_to_plain_convolutions(
 
     if not works:
         monkeypatch.setattr(launch, "weight_calls", broken)
-    monkeypatch.setattr(_graphs, "_captured", run_first)
-    compiled = _graphs._compiled_objective("eager")
-    monkeypatch.setattr(_graphs, "_compiled_objective", lambda: compiled)
+    monkeypatch.setattr(graph, "_captured", run_first)
+    compiled = graph._compiled_objective("eager")
+    monkeypatch.setattr(graph, "_compiled_objective", lambda: compiled)
     training = Training(TRIAL.resolved(), pictures(size=8))
     before = {name: value.clone() for name, value in training.network.state_dict().items()}
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        step = _graphs._fastest_step(training)
+        step = graph._fastest_step(training)
     falls = [str(one.message) for one in said if "does not run as" in str(one.message)]
     assert len(falls) == (not works)
     assert all("convolutions of our own (RuntimeError: out of shared memory)" in fall for fall in falls)
@@ -270,16 +270,16 @@ def test_a_teacher_convolves_by_our_kernels_though_it_does_not_train(
             raise RuntimeError("out of shared memory")
         return training.step
 
-    monkeypatch.setattr(_graphs, "_captured", captured)
+    monkeypatch.setattr(graph, "_captured", captured)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _graphs._fastest_step(ours)
+        graph._fastest_step(ours)
     assert ours.teacher is not None
     assert plain.teacher is not None
     assert taken(ours.network) == taken(ours.teacher) == (19 if works else 0)
     calls: list[Tensor] = []
-    by_kernels = _convolutions.conv3x3
-    monkeypatch.setattr(_convolutions, "conv3x3", lambda *given: calls.append(given[0]) or by_kernels(*given))
+    by_kernels = conv3x3.conv3x3
+    monkeypatch.setattr(conv3x3, "conv3x3", lambda *given: calls.append(given[0]) or by_kernels(*given))
     images = torch.randn(2, 3, 16, 16).contiguous(memory_format=LAST)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         found, wanted = ours.teacher.backbone(images), plain.teacher.backbone(images)
@@ -294,9 +294,9 @@ def test_a_teacher_convolves_by_our_kernels_though_it_does_not_train(
 def test_only_bfloat16_and_only_if_wanted(
     stand_ins: None, monkeypatch: pytest.MonkeyPatch, precision: str, convolutions: bool
 ) -> None:
-    monkeypatch.setattr(_graphs, "_captured", lambda training: training.step)
+    monkeypatch.setattr(graph, "_captured", lambda training: training.step)
     training = Training(dataclasses.replace(TRIAL, precision=precision).resolved(), pictures(size=8))
-    _graphs._fastest_step(training, convolutions)
+    graph._fastest_step(training, convolutions)
     assert taken(training.network) == 0
 
 
@@ -308,7 +308,7 @@ def test_on_a_gpu_captured_steps_follow_those_with_cudnn() -> None:
         training = Training(TRIAL.resolved(), dataset, "cuda")
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".* does not run as")
-            _graphs.accelerate(training, convolutions=convolutions)
+            graph.accelerate(training, convolutions=convolutions)
         assert taken(training.network) == (19 if convolutions else 0)
         totals = []
         for _ in range(8):

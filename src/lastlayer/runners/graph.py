@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lastlayer.runners import _convolutions
+from lastlayer.runners import conv3x3
 from lastlayer.training import streaming
 from lastlayer.training.steps import Training, extract, objective
 
@@ -70,14 +70,14 @@ def _fastest_step(training: Training, convolutions: bool = True, alone: bool = T
 
 def _take(training: Training) -> bool:
     """Let the network and its teacher convolve by our kernels; whether either does."""
-    taken = _convolutions.take(training.network.backbone)
-    return (training.teacher is not None and _convolutions.take(training.teacher.backbone, frozen=True)) or taken
+    taken = conv3x3.take(training.network.backbone)
+    return (training.teacher is not None and conv3x3.take(training.teacher.backbone, frozen=True)) or taken
 
 
 def _leave(training: Training) -> None:
     for network in (training.network, training.teacher):
         if network is not None:
-            _convolutions.leave(network.backbone)
+            conv3x3.leave(network.backbone)
 
 
 @contextlib.contextmanager
@@ -102,7 +102,7 @@ def _compiled_objective(backend: str | Callable[..., Any] = "inductor") -> Calla
     compiled = torch.compile(extract, dynamic=False, backend=backend)
 
     def narrowed(backbone: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-        _convolutions.narrow_weights(backbone)
+        conv3x3.narrow_weights(backbone)
         features: torch.Tensor = compiled(backbone, inputs)
         return features
 
