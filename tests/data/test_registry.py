@@ -1,5 +1,6 @@
 """Loading by name and path, the data root, fetching and checking through the registry."""
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,3 +135,23 @@ def test_options_of_paths_are_checked_too(tmp_path: Path) -> None:
         data.load(tmp_path / "points.npz", test_fraction="half")
     with pytest.raises(ValueError, match=r"has no option 'sise' \(did you mean 'size'\?\)"):
         data.load(tmp_path, sise=3)
+
+
+def test_a_data_set_is_read_once_while_somebody_wants_it_so() -> None:
+    with data.reading_once(keep=2):
+        first, other = data.load("iris"), data.load("iris", seed=1)
+        assert other is not first
+        with data.reading_once():
+            assert data.load("iris") is first
+        assert data.load("iris") is first  # the inner context closed nothing
+        data.load("wine")  # the third one: `other` was not used for longest and goes
+        assert data.load("iris") is first
+        assert data.load("iris", seed=1) is not other
+    assert data.load("iris") is not first
+
+
+def test_nothing_is_held_when_the_last_context_closes() -> None:
+    with data.reading_once():
+        held = weakref.ref(data.load("iris").train)
+        assert held() is not None
+    assert held() is None

@@ -9,7 +9,20 @@ from .dataset import Dataset, Split, TextDataset, TextSplit, statistics
 from .download import DownloadError, Remote, download
 from .folders import ImageFiles, image_files, image_folder
 from .mapped import MappedImages
-from .registry import Check, Source, available, check, default_root, describe, find, get, load, load_text, register
+from .registry import (
+    Check,
+    Source,
+    available,
+    check,
+    default_root,
+    describe,
+    find,
+    get,
+    load,
+    load_text,
+    reading_once,
+    register,
+)
 from .splits import hold_out, long_tail, open_set, stratified, subset
 from .tokens import tokenise
 
@@ -48,6 +61,7 @@ __all__ = [
     "normalize",
     "open_set",
     "pad_crop",
+    "reading_once",
     "register",
     "rotate",
     "statistics",

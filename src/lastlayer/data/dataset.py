@@ -83,7 +83,8 @@ class Dataset:
         source: where the data comes from.
         licence: terms of use.
         citation: what to cite.
-        notes: every choice made on the way (splits, subsets), in order.
+        notes: every choice made on the way (splits, subsets), in order, for people to read.
+        imbalance: size of the largest training class over that of the smallest, where `long_tail` made it so.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Dataset:
     licence: str = ""
     citation: str = ""
     notes: tuple[str, ...] = ()
+    imbalance: float | None = None
 
     def __post_init__(self) -> None:
         shape = self.in_shape

@@ -1,8 +1,10 @@
 """The registry of data sets: load by name or path, list, fetch, check."""
 
+import contextlib
 import inspect
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -166,6 +168,11 @@ def load(name: str | Path, root: str | Path | None = None, *, verify: bool = Tru
         ((1, 8, 8), 10, 1797)
     """
     folder = _root(root)
+    key = repr((str(name), folder, verify, sorted(options.items())))
+    return _KEPT.get(key, lambda: _read(name, folder, verify, options))
+
+
+def _read(name: str | Path, folder: Path, verify: bool, options: dict[str, Any]) -> Dataset:
     path = find(name, folder)
     if path is not None:
         return _load_path(path, options)
@@ -181,6 +188,57 @@ def load(name: str | Path, root: str | Path | None = None, *, verify: bool = Tru
     if tokenizer is not None:
         raise ValueError(f"{name} is no data set of texts: it takes no tokenizer, got {tokenizer!r}")
     return dataset
+
+
+class _Kept:
+    """The data sets that `load` gave last, while `reading_once` is open."""
+
+    def __init__(self) -> None:
+        self.users, self.keep = 0, 0
+        self.datasets: dict[str, Dataset] = {}  # by what was asked for, the last used one at the end
+        self.lock = threading.RLock()
+
+    def get(self, key: str, read: Callable[[], Dataset]) -> Dataset:
+        with self.lock:
+            if not self.users:
+                return read()
+            found = self.datasets.pop(key, None)
+            while len(self.datasets) >= self.keep:
+                del self.datasets[next(iter(self.datasets))]
+            self.datasets[key] = read() if found is None else found
+            return self.datasets[key]
+
+
+_KEPT = _Kept()
+
+
+@contextlib.contextmanager
+def reading_once(keep: int = 2) -> Iterator[None]:
+    """While this context is open, `load` reads a data set once: asked for it again, it returns the same object.
+
+    A command that runs several trials opens it around them, and so does each of its worker processes. When the last
+    context closes, nothing is held any more. Do not write to the tensors of a data set that is shared like this.
+
+    Args:
+        keep: how many data sets to hold at once; the one that was not used for longest is dropped first. Two are
+            enough for trials on one data set whose unknown classes come from another one.
+
+    Example:
+        >>> with reading_once():
+        ...     load("iris") is load("iris")
+        True
+    """
+    with _KEPT.lock:
+        _KEPT.users += 1
+        _KEPT.keep = max(_KEPT.keep, keep)
+    try:
+        yield
+    finally:
+        with _KEPT.lock:
+            _KEPT.users -= 1
+            if not _KEPT.users:
+                _KEPT.keep = 0
+                _KEPT.datasets.clear()
 
 
 def load_text(name: str, root: str | Path | None = None, *, verify: bool = True, **options: Any) -> TextDataset:

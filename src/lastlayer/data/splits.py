@@ -216,6 +216,7 @@ def long_tail(dataset: Dataset, imbalance: float, seed: int = 0, *, n_max: int |
     return dataset.replace(
         f"long tail: imbalance {imbalance:g}, n_max {n_max}, seed {seed}",
         train=dataset.train.select(_per_class(dataset.train.target, counts, seed)),
+        imbalance=imbalance,
     )
 
 

@@ -149,7 +149,7 @@ def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs
 
 
 def _is_long_tailed(dataset: Dataset) -> bool:
-    return any(note.startswith("long tail") for note in dataset.notes)
+    return dataset.imbalance is not None
 
 
 def snapshot_samples(split: Split, num_classes: int) -> Tensor:
