@@ -24,8 +24,7 @@ from torch import Tensor
 
 from common import describe_machine
 from lastlayer.runners.conv3x3 import LAST, conv3x3, conv3x3_input, conv3x3_weight
-from lastlayer.training import ModelChoice
-from lastlayer.training.parts import load_data
+from lastlayer.training import ModelChoice, load_data
 from packed import BATCH, cifar_like
 from packed_step import SAMPLES, lanes, seconds_per_epoch
 

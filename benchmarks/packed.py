@@ -37,9 +37,8 @@ from torch import Tensor
 from common import describe_machine
 from lastlayer import data
 from lastlayer.runners import Placement, protocol, run_trials
-from lastlayer.training import Augmentation, DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
+from lastlayer.training import Augmentation, DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial, load_data
 from lastlayer.training.loop import finish_fit, fit
-from lastlayer.training.parts import load_data
 from lastlayer.training.steps import Training
 
 BATCH = 128

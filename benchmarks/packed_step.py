@@ -23,8 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 from common import describe_machine
 from lastlayer import data
 from lastlayer.runners.graph import accelerate
-from lastlayer.training import LossChoice, ModelChoice, Optimiser, Trial, measuring
-from lastlayer.training.parts import load_data
+from lastlayer.training import LossChoice, ModelChoice, Optimiser, Trial, load_data, measuring
 from lastlayer.training.steps import Training
 from packed import BATCH, cifar_like
 

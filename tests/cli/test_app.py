@@ -32,7 +32,7 @@ def test_every_command_has_help_that_begins_with_a_sentence(command):
 
 
 def test_the_losses_that_compare_takes_by_default_are_those_it_names():
-    from lastlayer.training.defaults import DEFAULT_LOSSES
+    from lastlayer.training.recipes import DEFAULT_LOSSES
 
     said = CliRunner().invoke(app, ["compare", "--help"], env={"COLUMNS": "200"}).output
     assert f"[default: ({','.join(DEFAULT_LOSSES)})]" in said

@@ -332,7 +332,7 @@ def test_a_teacher_of_other_data_is_refused_before_anything_is_trained() -> None
     _, said = lastlayer("train", "--set", "data.options.seed=3", "--epochs", "1")
     code, said = lastlayer("compare", "--losses", "kd", "--teacher", said.splitlines()[-1].removeprefix("run: "))
     assert code == 2
-    assert "normalised otherwise" in said
+    assert "normalised unlike" in said
 
 
 def test_a_damaged_teacher_is_refused_before_anything_is_trained() -> None:

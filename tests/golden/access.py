@@ -35,7 +35,7 @@ def compared_trials(losses: list[str], **options: Any) -> list[Trial]:
 
 def default_losses() -> list[str]:
     """The losses of `lastlayer compare` without options."""
-    from lastlayer.training.defaults import DEFAULT_LOSSES
+    from lastlayer.training.recipes import DEFAULT_LOSSES
 
     return list(DEFAULT_LOSSES)
 

@@ -8,8 +8,7 @@ from lastlayer.papers._artifact import parse
 from lastlayer.papers._recording import is_chance
 from lastlayer.papers._reproduce import all_trials, restricted
 from lastlayer.runners import Placement, run_trials
-from lastlayer.training import DataChoice
-from lastlayer.training.parts import load_data
+from lastlayer.training import DataChoice, load_data
 
 TEXT = """
 [settings]

@@ -8,7 +8,8 @@ import torch
 
 from lastlayer import data
 from lastlayer.papers import artifact, artifacts, cost
-from lastlayer.training.parts import make_network
+from lastlayer.training.build import build
+from lastlayer.training.facts import Facts
 from lastlayer.training.steps import Training
 
 SAMPLES = 4  # a step
@@ -52,12 +53,12 @@ def works(key, large=False, teacher=None):
     if large:
         tokens = len(dataset.in_shape) == 2
         with torch.device("meta"):
-            network = make_network(trial, dataset)
+            network = build(trial, Facts.of(dataset))[0]
             inputs = torch.empty(2, *dataset.in_shape, dtype=torch.int32 if tokens else torch.float32)
             logits = network.head(network.backbone(inputs))
         assert logits.shape == (2, dataset.num_classes)
         return
-    taught_by = None if teacher is None else make_network(teacher.trial, dataset)
+    taught_by = None if teacher is None else build(teacher.trial, Facts.of(dataset))[0]
     training = Training(trial, dataset, torch.device("cpu"), taught_by, None)
     before = [parameter.detach().clone() for parameter in training.network.parameters()]
     training.first_bad.fill_(training.steps)

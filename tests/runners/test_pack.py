@@ -14,9 +14,8 @@ from lastlayer import data
 from lastlayer.runners import Event, Placement, graph, pack
 from lastlayer.runners.pack import run_packed
 from lastlayer.runs import RunFolder
-from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
+from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial, load_data
 from lastlayer.training.loop import finish_fit, fit
-from lastlayer.training.parts import load_data
 from lastlayer.training.steps import Training, objective
 
 TRIAL = Trial(

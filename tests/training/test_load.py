@@ -11,8 +11,9 @@ import torch
 import lastlayer
 from lastlayer import data
 from lastlayer.runs import RunFolder
+from lastlayer.training.build import build
+from lastlayer.training.facts import Facts
 from lastlayer.training.loop import finish_fit, fit
-from lastlayer.training.parts import make_network
 from lastlayer.training.trial import DataChoice, LossChoice, ModelChoice, Schedule, Trial
 
 
@@ -51,7 +52,7 @@ def test_loading_holds_one_copy_beside_the_file_and_outlives_it(run, tmp_path):
     width, large = 5000, RunFolder(tmp_path / "large")
     result = RunFolder(run).result()
     result["trial"]["model"]["options"] = {"width": width}
-    weights = make_network(Trial(model=ModelChoice("mlp", {"width": width})), data.load("digits")).state_dict()
+    weights = build(Trial(model=ModelChoice("mlp", {"width": width})), Facts.of(data.load("digits")))[0].state_dict()
     large.finish(result, weights, {})
     size = (large.path / "weights.safetensors").stat().st_size / 1024
     program = [sys.executable, "-c", LOAD_TRAIN, run, large.path]

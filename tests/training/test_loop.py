@@ -25,8 +25,8 @@ from lastlayer.training import (
     Trial,
     measuring,
 )
+from lastlayer.training.build import Network
 from lastlayer.training.loop import evaluation_epochs, finish_fit, fit
-from lastlayer.training.network import Network
 from lastlayer.training.steps import DivergedError, Training
 
 SMALL = Trial(model=ModelChoice("mlp", {"width": 64}), schedule=Schedule(epochs=3), evaluations=2)

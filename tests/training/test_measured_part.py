@@ -6,13 +6,13 @@ import torch
 from lastlayer.data import Dataset, Normalize, Split
 from lastlayer.heads import LinearHead
 from lastlayer.models import create
-from lastlayer.training import measuring
-from lastlayer.training.network import Network
+from lastlayer.training import facts, measuring
+from lastlayer.training.build import Network
 
 
 @pytest.fixture
 def many(monkeypatch: pytest.MonkeyPatch) -> tuple[Network, Dataset]:
-    monkeypatch.setattr(measuring, "LARGEST_LOGITS", 4 * 100)
+    monkeypatch.setattr(facts, "LARGEST_LOGITS", 4 * 100)
     generator = torch.Generator().manual_seed(0)
     target = torch.arange(1000) % 4  # a stride of 10 would meet two of the four classes
     target[:400] = 0
@@ -65,7 +65,7 @@ def test_batches_of_images_on_a_cpu_are_small(shape: tuple[int, ...], sizes: lis
 
 
 def test_the_note_says_how_many(many: tuple[Network, Dataset]) -> None:
-    assert measuring.limits(many[1]) == (
+    assert facts.limits(many[1]) == (
         "train: measured on 100 of 1000 samples, an even share of each class; accuracy on all",
     )
 

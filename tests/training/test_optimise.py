@@ -9,7 +9,7 @@ from torch import Tensor
 from lastlayer.data import Normalize
 from lastlayer.heads import LinearHead
 from lastlayer.models import create
-from lastlayer.training.network import Network
+from lastlayer.training.build import Network
 from lastlayer.training.optimise import make_optimiser, rate_factor
 from lastlayer.training.trial import Optimiser, Schedule
 

@@ -18,7 +18,7 @@ from lastlayer.cli.probe import make_trials
 from lastlayer.data import CorruptFileError
 from lastlayer.runners import Placement, run_trials
 from lastlayer.runs import RunFolder
-from lastlayer.training import measuring, tuning
+from lastlayer.training import facts, tuning
 from lastlayer.training.probe import load_features, probe_trial
 
 runner = CliRunner()
@@ -214,7 +214,7 @@ def test_a_diverging_loss_does_not_stop_the_others(files, tmp_path):
 
 
 def test_what_is_measured_in_part_is_noted(files, monkeypatch):
-    monkeypatch.setattr(measuring, "LARGEST_LOGITS", 100 * K)
+    monkeypatch.setattr(facts, "LARGEST_LOGITS", 100 * K)
     assert load_features(*files).notes == (
         "train: measured on 100 of 600 samples, an even share of each class; accuracy on all",
         "test: measured on 100 of 200 samples, an even share of each class; accuracy on all",

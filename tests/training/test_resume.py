@@ -13,9 +13,18 @@ import torch
 import lastlayer
 from lastlayer import reports
 from lastlayer.runs import RunFolder
-from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial, measuring, saving
+from lastlayer.training import (
+    DataChoice,
+    LossChoice,
+    ModelChoice,
+    Optimiser,
+    Schedule,
+    Trial,
+    load_data,
+    measuring,
+    saving,
+)
 from lastlayer.training.loop import finish_fit, fit
-from lastlayer.training.parts import load_data
 from lastlayer.training.steps import DivergedError, Training
 
 TRIAL = Trial(

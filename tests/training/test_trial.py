@@ -10,8 +10,7 @@ import numpy
 import pytest
 
 from lastlayer import data
-from lastlayer.training import DataChoice, HeadChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
-from lastlayer.training.parts import load_data
+from lastlayer.training import DataChoice, HeadChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial, load_data
 
 
 def test_a_trial_survives_json() -> None:

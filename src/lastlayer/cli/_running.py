@@ -95,16 +95,17 @@ def make_folder(option: str, folder: Path) -> None:
 
 def check_trials(trials: Sequence[Trial], dataset: Dataset) -> list[str]:
     """Refuse a loss that is there twice, and what only a first step would bring to light; give notes for the user."""
-    from lastlayer.training.rehearsal import rehearse
+    from lastlayer.training import Facts
+    from lastlayer.training.check import rehearse
 
-    seen = set()
+    seen, facts = set(), Facts.of(dataset)
     notes = dict.fromkeys(dataset.notes)
     for trial in trials:
         if trial.identity in seen:
             raise ValueError(f"--losses: {loss_in_words(trial)} is there twice; name each once")
         seen.add(trial.identity)
         if trial.seed == trials[0].seed:
-            notes.update(dict.fromkeys(rehearse(trial, dataset)))
+            notes.update(dict.fromkeys(rehearse(trial, facts)))
     return list(notes)
 
 
@@ -135,7 +136,7 @@ def refuse_other_data(trials: Sequence[Trial], plan: Placement, dataset: Dataset
 def _changed_code(trials: Sequence[Trial], plan: Placement) -> list[str]:
     """Notes on runs that were done with older code of a loss or model of the user's own, which trials only name."""
     from lastlayer.runs import DamagedFileError
-    from lastlayer.training.parts import changed_code, code_of
+    from lastlayer.training.build import changed_code, code_of
 
     older: dict[str, list[str]] = {}
     for trial in trials:

@@ -99,7 +99,7 @@ class Settings:
                 plan's finished runs were trained on.
         """
         from lastlayer.losses import entry
-        from lastlayer.training.parts import load_data
+        from lastlayer.training import load_data
 
         # Entries are made before large data is read, so that a misspelt name is refused at once.
         taught = {name: entry(name).module.needs_teacher for name in (loss.split(":")[0] for loss in losses)}
@@ -140,7 +140,7 @@ class Settings:
         return Trial(data=choice).with_settings(ours).data
 
     def _base(self, dataset: Dataset, choice: DataChoice) -> Trial:
-        from lastlayer.training.defaults import default_trial
+        from lastlayer.training.recipes import default_trial
 
         trial = dataclasses.replace(default_trial(dataset), data=choice)
         changes: dict[str, Any] = {

@@ -48,7 +48,7 @@ def compare(
     augmentation, in float32.
     """
     from lastlayer.runners import Placement
-    from lastlayer.training.defaults import DEFAULT_LOSSES
+    from lastlayer.training.recipes import DEFAULT_LOSSES
 
     names = list(DEFAULT_LOSSES) if losses is None else split_losses(losses)
     plan = Placement(

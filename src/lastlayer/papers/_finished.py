@@ -11,9 +11,9 @@ from lastlayer.data import Split
 from lastlayer.papers._artifact import Labels
 from lastlayer.runners import Placement
 from lastlayer.runs import RunFolder
+from lastlayer.training import load_data
 from lastlayer.training.load import load
 from lastlayer.training.measuring import Outputs, outputs
-from lastlayer.training.parts import load_data
 from lastlayer.training.trial import DataChoice, Trial
 
 Done = Sequence[tuple[Labels, int, RunFolder]]  # the finished runs of an artifact: labels, seed, folder

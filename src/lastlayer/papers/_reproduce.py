@@ -12,7 +12,7 @@ from lastlayer.papers._choosing import Choosing, Told, candidates, groups_of
 from lastlayer.papers._observations import Observations, Row, Store
 from lastlayer.papers._recording import observe, place_of
 from lastlayer.runners import Placement, run_trials
-from lastlayer.training.parts import check_at_hand
+from lastlayer.training.check import check_at_hand
 from lastlayer.training.trial import Trial
 
 Run = Callable[[Sequence[Trial], Placement, str], None]

@@ -23,9 +23,8 @@ import torch
 from lastlayer.data import Dataset
 from lastlayer.runners.graph import accelerate
 from lastlayer.runners.protocol import Event, Placement, Reporter
-from lastlayer.training import streaming
+from lastlayer.training import load_data, streaming
 from lastlayer.training.loop import fit
-from lastlayer.training.parts import load_data
 from lastlayer.training.trial import DataChoice, Trial
 
 LARGEST_PACK = 8  # more streams no longer overlap

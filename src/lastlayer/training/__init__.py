@@ -1,5 +1,9 @@
-"""What to train (`Trial`) and how one trial runs (`fit`)."""
+"""What to train (`Trial`), how one trial runs (`fit`), and what is left of it (`load`)."""
 
+from lastlayer.training.facts import Facts, load_data
+from lastlayer.training.load import Loaded, load
+from lastlayer.training.loop import finish_fit, fit
+from lastlayer.training.steps import DivergedError, Progress
 from lastlayer.training.trial import (
     Augmentation,
     DataChoice,
@@ -14,10 +18,18 @@ from lastlayer.training.trial import (
 __all__ = [
     "Augmentation",
     "DataChoice",
+    "DivergedError",
+    "Facts",
     "HeadChoice",
+    "Loaded",
     "LossChoice",
     "ModelChoice",
     "Optimiser",
+    "Progress",
     "Schedule",
     "Trial",
+    "finish_fit",
+    "fit",
+    "load",
+    "load_data",
 ]

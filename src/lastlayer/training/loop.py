@@ -15,10 +15,12 @@ from torch import Tensor
 from lastlayer import data
 from lastlayer.runs import RunFolder
 from lastlayer.training import measuring
+from lastlayer.training.build import LOSS, Network, build, changed_code, code_of
+from lastlayer.training.check import check_inputs
+from lastlayer.training.facts import Facts, load_data
+from lastlayer.training.load import load
 from lastlayer.training.logging import Logger, make_logger
 from lastlayer.training.machine import describe_machine
-from lastlayer.training.network import LOSS, Network
-from lastlayer.training.parts import changed_code, code_of, load_data, make_network
 from lastlayer.training.ranks import Ranks
 from lastlayer.training.saving import Saver
 from lastlayer.training.steps import DivergedError, Progress, Training
@@ -74,6 +76,7 @@ def fit(
         try:
             with make_logger(tensorboard, trial) as log, Saver(folder, torch.device(device)) as saver:
                 given = load_data(trial.data, data_root) if dataset is None else dataset
+                check_inputs(trial, Facts.of(given))
                 training = Training(trial, given, device, _load_teacher(trial, runs), ranks)
                 with _same_threads():
                     return (yield from _fit(training, folder, log, saver, prepare, state))
@@ -234,17 +237,7 @@ def _finish(
         "history": history,
         "seconds": seconds,
         "parameters": sum(p.numel() for p in training.network.parameters()),
-        "data": {
-            "name": dataset.name,
-            "class_names": list(dataset.class_names),
-            "in_shape": list(dataset.in_shape),
-            "normalize": {"mean": dataset.mean, "std": dataset.std, "scale": dataset.scale},
-            "samples": {"train": len(dataset.train), "test": len(dataset.test)},
-            "largest_class": float(dataset.train_counts.max() / dataset.train_counts.sum()),
-            "checksums": dict(dataset.checksums),
-            "dtype": str(dataset.train.inputs.dtype).removeprefix("torch."),
-            "notes": [*dataset.notes, *(note for note in measuring.limits(dataset) if note not in dataset.notes)],
-        },
+        "data": training.facts.to_dict(),
         "machine": describe_machine(training.device),
         "code": code_of(trial),
     }
@@ -257,7 +250,7 @@ def _finish(
             training.network, training.loss, dataset, made, on_test=False
         )
     if training.best is not None:
-        best = make_network(trial, dataset).to(training.device)
+        best = build(trial, training.facts)[0].to(training.device)
         best.load_state_dict(training.best["network"])
         made = yield from training.outputs(dataset.test, best)
         result["best"] = {
@@ -275,7 +268,5 @@ def _load_teacher(trial: Trial, runs: Path | None) -> Network | None:
     """The teacher's network: a run's folder, or the name of a run beside this one's."""
     if trial.teacher is None:
         return None
-    from lastlayer.training.load import load
-
     beside = None if runs is None else runs / trial.teacher
     return load(beside if beside is not None and beside.exists() else trial.teacher).network

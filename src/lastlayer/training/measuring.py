@@ -13,7 +13,8 @@ from lastlayer import geometry, losses, measures
 from lastlayer._core.precision import full_precision, without_tf32
 from lastlayer.data import Dataset, Split
 from lastlayer.heads import Head
-from lastlayer.training.network import Network
+from lastlayer.training import facts
+from lastlayer.training.build import Network
 
 SNAPSHOT_SAMPLES = 500
 HISTOGRAM_BINS = 80
@@ -22,7 +23,6 @@ LARGEST_INPUTS = 1000 * 3 * 32**2  # numbers in a batch: a backbone takes some h
 LARGEST_BATCH = 1000  # samples on a CPU
 # numbers in a batch on a CPU: larger outputs get fresh memory from the system, which costs more than the layers
 LARGEST_CPU_INPUTS = 100 * 3 * 32**2
-LARGEST_LOGITS = 1 << 26  # entries of logits held at once; a split with more is measured in part
 
 
 @dataclass(frozen=True)
@@ -49,24 +49,12 @@ def evaluation(network: Network) -> Iterator[None]:
 
 def measured_part(split: Split, num_classes: int) -> Split:
     """The split, or an even share of each class of it: as many samples as leave LARGEST_LOGITS logits."""
-    rows = max(1, LARGEST_LOGITS // num_classes)
-    if len(split) <= rows:
+    rows = facts.measured_rows(len(split), num_classes)
+    if rows == len(split):
         return split
     by_class = torch.argsort(split.target, stable=True)
     even = torch.arange(rows, device=by_class.device) * len(split) // rows
     return split.select(by_class[even].sort().values)
-
-
-def limits(dataset: Dataset) -> tuple[str, ...]:
-    """A note for each split that is measured in part."""
-    notes = []
-    for name, split in (("train", dataset.train), ("test", dataset.test)):
-        rows = min(len(split), max(1, LARGEST_LOGITS // dataset.num_classes))
-        if rows < len(split):
-            notes.append(
-                f"{name}: measured on {rows} of {len(split)} samples, an even share of each class; accuracy on all"
-            )
-    return tuple(notes)
 
 
 def outputs(network: Network, split: Split) -> Outputs:
@@ -102,7 +90,7 @@ def _gathered(
     wholes: tuple[Tensor, ...] = ()
     device = next(network.parameters()).device
     numbers = split.inputs.shape[1:].numel()
-    batch_size = min(len(split), LARGEST_INPUTS // numbers, LARGEST_LOGITS // network.head.num_classes)
+    batch_size = min(len(split), LARGEST_INPUTS // numbers, facts.LARGEST_LOGITS // network.head.num_classes)
     if device.type == "cpu":
         batch_size = min(batch_size, LARGEST_BATCH, LARGEST_CPU_INPUTS // numbers)
     batch_size = max(1, batch_size)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from lastlayer.training.network import Network
+from lastlayer.training.build import Network
 from lastlayer.training.trial import Optimiser, Schedule
 
 

@@ -19,7 +19,7 @@ from lastlayer.data import CorruptFileError, Dataset, Split
 from lastlayer.data._files import file_digest
 from lastlayer.data._names import INPUTS, LABELS, TEST, TRAIN, WHOLE, find_name, has_parts, not_numbers
 from lastlayer.data.splits import random_test_set
-from lastlayer.training import measuring
+from lastlayer.training.facts import limits
 from lastlayer.training.trial import DataChoice, ModelChoice, Optimiser, Schedule, Trial
 
 STEPS = 800  # more overfit; a million rows take more for their five epochs
@@ -90,7 +90,7 @@ def load_features(
         checksums=checksums,
         notes=notes,
     )
-    return dataset.replace(notes=(*notes, *measuring.limits(dataset)))
+    return dataset.replace(notes=(*notes, *limits(dataset)))
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -16,11 +16,11 @@ from lastlayer.heads import Head
 from lastlayer.linear_loss.plan import SMALL as MANY_LOGITS
 from lastlayer.losses import Target
 from lastlayer.training import measuring, streaming
+from lastlayer.training.build import Network, build
+from lastlayer.training.facts import Facts
 from lastlayer.training.large import judge_by_parts
 from lastlayer.training.measuring import Outputs
-from lastlayer.training.network import Network
 from lastlayer.training.optimise import make_optimiser, rate_factor
-from lastlayer.training.parts import check_inputs, make_loss, make_network
 from lastlayer.training.ranks import Ranks
 from lastlayer.training.trial import Trial
 
@@ -105,24 +105,22 @@ class Training:
         teacher: Network | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        check_inputs(trial, dataset)
         self.trial = trial
         self.ranks = ranks
         self.device = torch.device(device)
         self.resident = streaming.fits(dataset, self.device)
         self.dataset = dataset.to(self.device) if self.resident else dataset
+        self.facts = Facts.of(dataset)
+        group = None if ranks is None else torch.distributed.group.WORLD
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(trial.seed)  # not torch.manual_seed, which sets those of all GPUs too
-            self.network = make_network(trial, dataset).to(self.device)
+            network, loss = build(trial, self.facts, group)
             self.dropout_state = torch.get_rng_state()
+        self.network, self.loss = network.to(self.device), loss.to(self.device)
         if self.device.type == "cuda" and len(dataset.in_shape) == 3:
             self.network = self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.loss = make_loss(trial, dataset).to(self.device)
-        if ranks is not None:
-            if self.device.type == "cuda":
-                self.network = nn.SyncBatchNorm.convert_sync_batchnorm(self.network)  # type: ignore[no-untyped-call]
-            if "group" in self.loss.hyperparameters():  # it couples the samples of a batch, so of all parts of it
-                setattr(self.loss, "group", torch.distributed.group.WORLD)  # noqa: B010
+        if ranks is not None and self.device.type == "cuda":
+            self.network = nn.SyncBatchNorm.convert_sync_batchnorm(self.network)  # type: ignore[no-untyped-call]
         self.teacher = None if teacher is None else teacher.to(self.device).eval()
         self.generator = torch.Generator(self.device).manual_seed(trial.seed)
         self.batch_size = min(trial.batch_size, len(dataset.train))

@@ -272,6 +272,6 @@ class Trial:
                 combination that cannot be trained.
             FileNotFoundError: for a data file or folder that is not there.
         """
-        from lastlayer.training.parts import check_parts
+        from lastlayer.training.check import resolve
 
-        return check_parts(self, data_root)
+        return resolve(self, data_root)

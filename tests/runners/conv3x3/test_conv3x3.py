@@ -23,7 +23,8 @@ from lastlayer.runners import Placement, conv3x3, graph
 from lastlayer.runners.conv3x3 import FewChannels, launch
 from lastlayer.runners.pack import run_packed
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Schedule, Trial
-from lastlayer.training.parts import make_network
+from lastlayer.training.build import build
+from lastlayer.training.facts import Facts
 from lastlayer.training.steps import Training, objective
 
 LAST = torch.channels_last
@@ -262,7 +263,7 @@ def test_a_teacher_convolves_by_our_kernels_though_it_does_not_train(
     stand_ins: None, monkeypatch: pytest.MonkeyPatch, works: bool
 ) -> None:
     dataset, trial = pictures(size=16), dataclasses.replace(TRIAL, loss=LossChoice("kd"), teacher="another").resolved()
-    teacher = make_network(dataclasses.replace(TRIAL, seed=1).resolved(), dataset)
+    teacher = build(dataclasses.replace(TRIAL, seed=1).resolved(), Facts.of(dataset))[0]
     plain, ours = (Training(trial, dataset, teacher=copy.deepcopy(teacher)) for _ in range(2))
 
     def captured(training: Training) -> Callable[[], None]:

@@ -1,0 +1,112 @@
+"""The network and the loss of a trial, built from what is known of its data; every network is built here.
+
+Tests: tests/training/test_build.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from lastlayer import heads, losses, models
+from lastlayer._core.registry import digest, options_of, split_path
+from lastlayer.data import Normalize
+from lastlayer.models.external import find_factory
+from lastlayer.training.facts import Facts
+from lastlayer.training.trial import Trial
+
+LOSS = "loss."  # before the names of the loss's own tensors where they are written beside those of the network
+
+
+class Network(nn.Module):
+    """A classifier from inputs as stored (8-bit images, features) to logits.
+
+    Attributes:
+        normalize: inputs as stored to what the backbone takes.
+        backbone: normalised inputs to features.
+        head: features to logits.
+    """
+
+    def __init__(self, normalize: Normalize, backbone: nn.Module, head: heads.Head) -> None:
+        super().__init__()
+        self.normalize = normalize
+        self.backbone = backbone
+        self.head = head
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """What the head's weight multiplies, (N, d): where geometry is measured."""
+        return self.head.features(self.backbone(self.normalize(inputs)))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits (N, K) of inputs as stored."""
+        logits: Tensor = self.head(self.backbone(self.normalize(inputs)))
+        return logits
+
+
+def build(trial: Trial, facts: Facts, group: Any = None) -> tuple[Network, losses.Loss]:
+    """The network and the loss of a trial.
+
+    Weights are drawn from torch's global generator: first those of the backbone, then those of the head.
+
+    Args:
+        trial: resolved.
+        facts: what is known of its data.
+        group: the process group that shares each batch. A loss that couples the batch couples it over the group.
+    """
+    backbone = build_backbone(trial, facts)
+    head = build_head(trial, facts, width_of(trial, backbone))
+    network = Network(Normalize(facts.mean, facts.std, facts.scale), backbone, head)
+    return network, build_loss(trial, facts, group)
+
+
+def build_backbone(trial: Trial, facts: Facts) -> nn.Module:
+    """The trial's model, which ends in features."""
+    return models.create(trial.model.name, facts.in_shape, **trial.model.options)
+
+
+def width_of(trial: Trial, backbone: nn.Module) -> int:
+    """How many features the trial's model returns.
+
+    Raises:
+        TypeError: if the model does not say.
+    """
+    width = backbone.num_features
+    if not isinstance(width, int):
+        raise TypeError(f"model {trial.model.name}: num_features must be an int, got {width!r}")
+    return width
+
+
+def build_head(trial: Trial, facts: Facts, width: int) -> heads.Head:
+    """The trial's head on so many features."""
+    return heads.create(trial.head.name, width, facts.num_classes, **trial.head.options)
+
+
+def build_loss(trial: Trial, facts: Facts, group: Any = None) -> losses.Loss:
+    """The trial's loss, told how many training samples each class has if it asks.
+
+    A finished run does not keep these counts: the loss then gets ones, and reads its own from the run's weights.
+    """
+    options = dict(trial.loss.options)
+    if group is not None and "group" in options_of(losses.entry(trial.loss.name).module):
+        options["group"] = group
+    return losses.create_for(facts.counts or [1] * facts.num_classes, trial.loss.name, **options)
+
+
+def code_of(trial: Trial) -> dict[str, str]:
+    """Checksums of the code of the user's own parts in a trial, by what the parts are called."""
+    code = {}
+    if trial.loss.name not in losses.available() and (path := split_path(trial.loss.name)):
+        code[f"loss {trial.loss.name}"] = digest(path[0], losses.entry(trial.loss.name).module)
+    if trial.head.name not in heads.available() and (path := split_path(trial.head.name)):
+        code[f"head {trial.head.name}"] = digest(path[0], heads.class_of(trial.head.name))
+    module, colon, _ = trial.model.name.partition(":")
+    if colon and module not in ("timm", "hf"):
+        code[f"model {trial.model.name}"] = digest(module, find_factory(trial.model.name))
+    return code
+
+
+def changed_code(trial: Trial, then: Mapping[str, str]) -> list[str]:
+    """The user's own parts whose code differs from what `code_of` noted then."""
+    return [part for part, now in code_of(trial).items() if then.get(part, now) != now]
