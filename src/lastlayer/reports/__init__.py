@@ -1,4 +1,4 @@
-"""Run folders as tables and as one page.
+"""Run folders as tables in a terminal and as one HTML page.
 
 summary = summarise(load("runs"))
 print_tables(summary)

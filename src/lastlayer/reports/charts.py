@@ -1,6 +1,7 @@
-"""What the page's charts show, as plain data of bounded size: curves, final values, logits, cosines, points.
+"""What the charts of the page show, as plain data of bounded size: curves, final values, logits, cosines, points.
 
-Arrays are packed as integers in base64, so that eighteen losses over twenty snapshots stay below eight megabytes.
+Arrays are packed as integers in base64, so that eighteen losses with twenty snapshots each stay below eight megabytes.
+Tests: tests/reports/test_page.py.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from lastlayer.runs import DamagedFileError, RunFolder
 
 Array = NDArray[np.float64]
 
-# Most numbers in all charts of a kind; one in an array takes 1.3 to 2.7 bytes of the page, one in a curve about 7.
+# Most numbers in all charts of one kind. A number in an array takes 1.3 to 2.7 bytes of the page, in a curve about 7.
 CURVE_NUMBERS = 200_000
 POINT_NUMBERS = 600_000
 MATRIX_NUMBERS = 1_500_000
 MOST_FRAMES = 21
-MOST_PICTURES = 40  # runs that pictures are kept of, as many seeds of every group as that leaves
+MOST_PICTURES = 40  # runs with pictures: each group shows as many seeds as that leaves
 _CURVE_SPLITS = ("test", "train")
 
 
@@ -33,32 +34,25 @@ def chart_data(summary: Summary, *, tsne: bool = False) -> dict[str, Any]:
     """Everything the page's script draws.
 
     Args:
-        tsne: compute a t-SNE view of the final features, a few seconds a group.
+        tsne: compute a t-SNE view of the final features, a few seconds per group.
 
     Returns:
-        groups, measures, curves, finals and, for each group, snapshots of its runs, ready for JSON; notes names what
-        was left out and why.
+        groups, measures, curves, finals and, for each group, snapshots of its runs, ready for JSON. The notes name
+        what was left out, and why.
     """
     groups = [group for group in summary.groups if group.done]
     notes: list[str] = []
     classes: list[list[str]] = []
     snapshots = [_pictures(group, len(groups), tsne, classes, notes) for group in groups]
-    names = [column.measure.name for column in summary.columns]
-    known = {column.measure.name: column.measure for column in summary.columns}
+    measures = list(dict.fromkeys(column.measure for column in summary.columns))
     return {
         "groups": [group.label for group in groups],
         "measures": [
-            {
-                "name": name,
-                "title": known[name].title,
-                "meaning": known[name].meaning,
-                "direction": known[name].direction,
-                "format": known[name].format,
-            }
-            for name in dict.fromkeys(names)
+            {name: getattr(measure, name) for name in ("name", "title", "meaning", "direction", "format")}
+            for measure in measures
         ],
         "splits": {split: SPLITS[split] for split in summary.splits},
-        "curves": [_curves(group, len(groups) * len(set(names))) for group in groups],
+        "curves": [_curves(group, len(groups) * len(measures)) for group in groups],
         "finals": _finals(summary, groups),
         "classes": classes,
         "snapshots": snapshots,
@@ -67,7 +61,7 @@ def chart_data(summary: Summary, *, tsne: bool = False) -> dict[str, Any]:
 
 
 def thinned(count: int, most: int) -> list[int]:
-    """At most so many positions among the first `count`, evenly spread, the first and the last among them.
+    """At most `most` of the positions 0, ..., count - 1, evenly spread; the first and the last are among them.
 
     Example:
         >>> thinned(11, 3), thinned(2, 5), thinned(5, 1)
@@ -79,7 +73,7 @@ def thinned(count: int, most: int) -> list[int]:
 
 
 def packed(values: Array, *, small: bool = False) -> dict[str, Any]:
-    """An array as integers of 16 bits, or of 8, times a scale, in base64. What is not finite becomes 0."""
+    """An array as integers of 16 bits (8 if small) times a scale, in base64. What is not finite becomes 0."""
     kind, most = (np.int8, 127) if small else (np.int16, 32767)
     finite = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     top = float(np.abs(finite).max()) if finite.size else 0.0
@@ -94,7 +88,7 @@ def packed(values: Array, *, small: bool = False) -> dict[str, Any]:
 
 
 def _number(value: float) -> float | None:
-    """Five digits, or nothing where JSON has no number for it."""
+    """The value with five digits; None if it is not finite, because JSON has no number for that."""
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
@@ -139,12 +133,12 @@ def _finals(summary: Summary, groups: Sequence[Group]) -> dict[str, dict[str, li
 def _pictures(
     group: Group, groups: int, tsne: bool, classes: list[list[str]], notes: list[str]
 ) -> list[dict[str, Any]]:
-    """Snapshots of the group's runs. The first may fill the group's share of the page, the others together as much."""
+    """Snapshots of the group's runs. The first run may fill the group's share of the page, the others share as much."""
     made: list[dict[str, Any]] = []
     shown = sorted(group.done.items())[: max(1, MOST_PICTURES // groups)]
     for seed, run in shown:
         share = groups if not made else groups * len(shown)
-        told = notes if not made else []  # what is left out of the others is left out for the same reason
+        told = notes if not made else []  # the others leave things out for the same reason
         try:
             tensors = {name: one.double().numpy() for name, one in RunFolder(run.path).tensors("snapshots").items()}
         except (DamagedFileError, OSError, KeyError) as error:
@@ -156,7 +150,7 @@ def _pictures(
 
 
 def _snapshots(tensors: Mapping[str, Array], share: int, label: str, tsne: bool, notes: list[str]) -> dict[str, Any]:
-    """Points, logits and cosines of one run, which may take one `share`-th of what all runs may."""
+    """Points, logits and cosines of one run, which may take 1 / share of what all runs together may."""
     epochs, target = tensors["epochs"].astype(int).tolist(), tensors["target"].astype(int)
     made: dict[str, Any] = {"epochs": epochs, **_logits(tensors, epochs)}
     if (points := tensors.get("points")) is not None:
@@ -170,7 +164,7 @@ def _snapshots(tensors: Mapping[str, Array], share: int, label: str, tsne: bool,
 
 
 def _classes(run: Run, classes: list[list[str]]) -> int:
-    """The position of the run's class names in the list; new ones are appended."""
+    """The position of the run's class names in the list; new names are appended."""
     names = [str(name) for name in (run.result or {}).get("data", {}).get("class_names", [])]
     if names not in classes:
         classes.append(names)
@@ -178,7 +172,7 @@ def _classes(run: Run, classes: list[list[str]]) -> int:
 
 
 def _logits(tensors: Mapping[str, Array], epochs: Sequence[int]) -> dict[str, Any]:
-    """Histograms of true and false logits as shares of their kind."""
+    """Histograms of true and of false logits, each as shares of its kind."""
     if not {"true_logits", "false_logits", "range"} <= tensors.keys():
         return {}
     frames = thinned(len(epochs), MOST_FRAMES)
@@ -190,7 +184,7 @@ def _logits(tensors: Mapping[str, Array], epochs: Sequence[int]) -> dict[str, An
 
 
 def _points(points: Array, target: NDArray[np.int64], epochs: Sequence[int], most: int) -> dict[str, Any]:
-    """Points (E, S, 2), fewer snapshots first and then fewer samples where there are too many."""
+    """Points (E, S, 2). If there are too many, snapshots are dropped first, then samples."""
     frames = thinned(len(epochs), max(2, min(MOST_FRAMES, most // max(1, 2 * points.shape[1]))))
     kept = thinned(points.shape[1], max(50, most // (2 * len(frames))))
     chosen = points[frames][:, kept]
@@ -208,7 +202,7 @@ def _tsne(features: Array) -> Array:
 
     if len(features) < 4:
         return np.zeros((len(features), 2))
-    with threadpool_limits(1):  # so few samples gain nothing from threads, and lose much where the cores are busy
+    with threadpool_limits(1):  # so few samples gain nothing from threads, and lose much if the cores are busy
         view = TSNE(perplexity=min(30.0, (len(features) - 1) / 3), init="pca", random_state=0)
         made: Array = view.fit_transform(features)
     return made

@@ -1,6 +1,6 @@
-"""One measure over all groups: mean and spread of each, which is best, and what is within noise of it.
+"""One measure over all groups of runs: the mean and spread of each, which is best, and what is within noise of it.
 
-How groups are compared is written in `lastlayer.reports.statistics`. Tests: tests/reports/test_columns.py.
+`lastlayer.reports.statistics` says how groups are compared. Tests: tests/reports/test_columns.py.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from lastlayer.measures import Measure
@@ -24,7 +25,7 @@ SPLITS: dict[Split, str] = {
 }
 Standing = Literal["winner", "best", "within", "behind", "unknown"]
 
-CLEAR_RATIO = 5.0  # of the F ratio
+CLEAR_RATIO = 5.0  # groups differ clearly from this F ratio on
 
 
 @dataclass(frozen=True)
@@ -32,29 +33,29 @@ class TableCell:
     """One measure of one group."""
 
     values: Mapping[int, float]
-    """By seed; NaN and infinite ones too."""
+    """By seed, NaN and infinite values included."""
     mean: float
     """Of the finite values."""
     std: float
-    """Of the finite values, n - 1 in the denominator; NaN below two."""
+    """Of the finite values, with n - 1 in the denominator; NaN if there are fewer than two."""
     standing: Standing | None = None
-    """Against the best of the column; None where nothing is better than anything."""
+    """Compared with the best of the column; None if the measure has no better and worse."""
     p: float | None = None
-    """Of the paired test against the best, Holm-corrected over the column; None where none was made."""
+    """Of the paired test against the best, Holm-corrected over the column; None if no test was made."""
 
     @property
     def finite(self) -> dict[int, float]:
-        """The values that a mean can be taken of."""
+        """The values that enter the mean."""
         return {seed: value for seed, value in self.values.items() if math.isfinite(value)}
 
     @property
     def n(self) -> int:
-        """How many values the mean is of."""
+        """How many values enter the mean."""
         return len(self.finite)
 
     @property
     def comparable(self) -> bool:
-        """Whether there are values and all are finite: a mean over the runs that went well must not win."""
+        """Whether there are values and all are finite: a mean over only the runs that went well must not win."""
         return bool(self.values) and self.n == len(self.values)
 
 
@@ -65,7 +66,7 @@ class Column:
     split: Split
     measure: Measure
     cells: tuple[TableCell, ...]
-    """One a group."""
+    """One per group."""
 
     @property
     def best(self) -> int | None:
@@ -74,31 +75,31 @@ class Column:
 
     @property
     def winner(self) -> int | None:
-        """Position of a group that beats all others after correction, if there is one."""
+        """Position of the group that beats all others after correction, if there is one."""
         return next((i for i, cell in enumerate(self.cells) if cell.standing == "winner"), None)
 
     @property
     def differs(self) -> bool:
         """Whether groups differ by more than noise.
 
-        Some group is behind the best in a corrected test; or, where no test was made, some group is behind and the F
-        ratio is at least 5, since among many groups one falls two standard errors behind by chance.
+        They do if a corrected test puts some group behind the best. If no test was made, some group must be behind and
+        the F ratio must be at least 5, because among many groups one is two standard errors behind by chance.
         """
         behind = [cell for cell in self.cells if cell.standing == "behind"]
         return any(cell.p is not None for cell in behind) or (bool(behind) and self.strength >= CLEAR_RATIO)
 
-    @property
+    @cached_property
     def strength(self) -> float:
-        """How far groups are apart relative to their noise, for ordering measures."""
+        """How far the groups are apart relative to their noise, to order measures by."""
         return f_ratio([list(cell.values.values()) for cell in self.cells if cell.comparable])
 
     def text(self, group: int) -> str:
-        """Mean and spread of a group as tables show them."""
+        """Mean and spread of a group, as tables show them."""
         return text_of_cell(self.measure, self.cells[group])
 
 
 def compared(column: Column) -> Column:
-    """The column with each cell's standing against the best one."""
+    """The column with the standing of each cell."""
     rivals = [i for i, cell in enumerate(column.cells) if cell.comparable]
     if column.measure.direction is None or len(rivals) < 2:
         return column
@@ -143,7 +144,7 @@ def text_of_cell(measure: Measure, cell: TableCell) -> str:
 
 
 def texts_of_cell(measure: Measure, cell: TableCell) -> tuple[str, str]:
-    """Mean and standard deviation; the latter with as many decimals as the former and no 0 before the point."""
+    """Mean and standard deviation; the deviation has as many decimals as the mean and no 0 before the point."""
     if not cell.n:
         return "undefined" if cell.values else "-", ""
     mean = measure.text(cell.mean)

@@ -1,4 +1,7 @@
-"""What groups of runs are called: the loss, and whatever else tells two groups with the same loss apart."""
+"""What groups of runs are called: by their loss, and by the settings that tell groups with the same loss apart.
+
+Tests: tests/reports/test_labels.py.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ Settings = Mapping[str, Any]
 
 
 def settings_of(trial: Mapping[str, Any]) -> dict[str, Any]:
-    """A trial's settings by dotted name, options beside the fields of their part.
+    """A trial's settings by dotted name; the options of a part stand beside its fields.
 
     Example:
         >>> settings_of({"loss": {"name": "sln", "options": {"gamma": 0.5}}, "batch_size": 64})
@@ -31,7 +34,7 @@ def settings_of(trial: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing(settings: Sequence[Settings]) -> list[str]:
-    """Names of the settings that are not the same in all, in the order in which they first appear."""
+    """Names of the settings that are not the same for all, in the order in which they first appear."""
     names = dict.fromkeys(name for each in settings for name in each)
     absent = object()
     return [name for name in names if len({_comparable(each.get(name, absent)) for each in settings}) > 1]
@@ -57,10 +60,10 @@ def labels_of(trials: Sequence[Mapping[str, Any]]) -> list[str]:
     """A unique, readable label for each group of runs.
 
     Args:
-        trials: one a group, all different, without seeds.
+        trials: one per group, all different, without seeds.
 
     Returns:
-        The loss's name where no other group has the same, otherwise with the settings that differ among those groups.
+        The name of the loss; if several groups have the same loss, with the settings that differ among them.
 
     Example:
         >>> ce = {"loss": {"name": "ce", "options": {}}}
@@ -78,7 +81,7 @@ def labels_of(trials: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _short_names(names: Sequence[str]) -> dict[str, str]:
-    """model for model.name, lr for optimiser.lr; the whole name where two would be the same, and for data."""
+    """model for model.name, lr for optimiser.lr; the whole name for data, and if two names would become the same."""
     short = {}
     for name in names:
         part, _, last = name.partition(".")

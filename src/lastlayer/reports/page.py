@@ -1,7 +1,7 @@
 """One HTML file that shows a whole comparison and needs nothing else: no network, no folder beside it.
 
-page.html is the frame, page.css its look, page.js, curves.js and pictures.js what moves, in this order; tables come
-from `tables`, the data of the charts from `charts`. Tests: tests/reports/test_page.py and, in a real browser,
+In assets/, page.html is the frame, page.css its look, and page.js, curves.js and pictures.js are what moves. The tables
+come from `tables`, the data of the charts from `charts`. Tests: tests/reports/test_page.py and, in a real browser,
 tests/browser/test_page.py.
 """
 
@@ -27,8 +27,8 @@ def write_page(summary: Summary, path: str | Path, *, tsne: bool = False) -> Pat
 
     Args:
         summary: as `summarise` gives it.
-        path: of the HTML file; its folder is made where it does not exist.
-        tsne: add a t-SNE view of the final features, computed with scikit-learn in a few seconds a group.
+        path: of the HTML file; its folder is made if it does not exist.
+        tsne: add a t-SNE view of the final features, which scikit-learn computes in a few seconds per group.
 
     Returns:
         The path.
@@ -39,13 +39,13 @@ def write_page(summary: Summary, path: str | Path, *, tsne: bool = False) -> Pat
 
 
 def render_page(summary: Summary, *, tsne: bool = False) -> str:
-    """The page's HTML; where no run is done, it says so and lists them."""
+    """The page's HTML. If no run is done, it says so and lists them."""
     from plotly.offline import get_plotlyjs
 
     data = chart_data(summary, tsne=tsne)
     data["cards"] = _cards(summary)
     notes = "".join(f"<p>{escape(note)}</p>" for note in data.pop("notes"))
-    # Characters that no name holds stand for the tags until everything else is escaped.
+    # Two characters that no name holds stand for the tags until everything else is escaped.
     sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in verdict(summary, marks=("\x02", "\x03")))
     sentences = sentences.replace("\x02", "<b>").replace("\x03", "</b>")
     command = f"<pre><code>{escape(summary.command)}</code></pre>" if summary.command else ""
@@ -71,7 +71,7 @@ def render_page(summary: Summary, *, tsne: bool = False) -> str:
 
 
 def facts(summary: Summary) -> str:
-    """What was compared, in a line."""
+    """What was compared, in one line."""
     run = next((run for group in summary.groups for run in group.done.values()), None)
     if run is None or run.result is None:
         return ""
@@ -99,7 +99,7 @@ def _span(numbers: list[int]) -> str:
 
 
 def _cards(summary: Summary) -> list[str]:
-    """The measures of the first curves: accuracy, and the three that differ most, filled up with the usual ones."""
+    """The measures of the first four curves: accuracy, those that differ most, then the usual ones."""
     ranked = [column.measure.name for column in most_differing(summary)]
     wanted = dict.fromkeys(["accuracy", *ranked, "nc1", "separability", "precision_at_99"])
     return [name for name in wanted if summary.column("test", name) is not None][:4]
@@ -112,9 +112,9 @@ def for_script(data: object) -> str:
 
 
 def _asset(name: str) -> str:
-    return files("lastlayer.reports").joinpath(name).read_text(encoding="utf-8")
+    return files("lastlayer.reports").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def _filled(template: str, parts: Mapping[str, str]) -> str:
-    """Fill all places in one pass, so that text put in one is never searched for others."""
+    """Fill all places in one pass, so that the text put in one place is never searched for others."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)

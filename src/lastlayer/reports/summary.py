@@ -19,16 +19,16 @@ from lastlayer.reports.columns import SPLITS, Column, Split, TableCell, compared
 from lastlayer.reports.labels import labels_of
 from lastlayer.reports.statistics import spread
 
-# Trials that share a machine slow each other down, so that no time is better than another.
+# Trials that share a machine slow each other down: a shorter time is not a better one.
 SECONDS = Measure("seconds", "seconds", "wall-clock time of training and measuring", None, (), "", ".1f")
 
 DECISIONS = (
     "accuracy", "auprc", "precision_at_90", "precision_at_99", "violation_rate", "ece",
     "auroc", "oscr", "many", "medium", "few",
 )  # fmt: skip
-"""What matters about the decisions, on test."""
+"""What matters about the decisions, measured on test."""
 FEATURES = ("nc1", "nc2", "nc3", "compactness", "separability", "intra_inter_ratio")
-"""What matters about the features, on train, where a collapse happens."""
+"""What matters about the features, measured on train, where a collapse happens."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Group:
 
     @property
     def trial(self) -> Mapping[str, Any]:
-        """The settings, with defaults written out where a run has them."""
+        """The settings; defaults are written out if one of the runs has them."""
         written = [run.trial for run in self.runs if run.trial and run.status != "missing"]
         chosen = written[0] if written else self.key
         return {name: value for name, value in chosen.items() if name != "seed"}
@@ -60,19 +60,19 @@ class Summary:
     command: str
     groups: tuple[Group, ...]
     columns: tuple[Column, ...]
-    """By split and then in the order of the registry."""
+    """By split, then in the order of the registry."""
     notes: tuple[str, ...] = ()
     problems: tuple[Run, ...] = ()
-    """Every run that is not done, with why and what to do."""
+    """Every run that is not done, with the reason and what to do."""
 
     @property
     def seeds(self) -> int:
-        """The largest number of finished seeds of a group."""
+        """The number of finished seeds of the group that has most."""
         return max((len(group.done) for group in self.groups), default=0)
 
     @property
     def splits(self) -> list[Split]:
-        """Those that anything was measured on."""
+        """Those on which something was measured."""
         return list(dict.fromkeys(column.split for column in self.columns))
 
     def column(self, split: Split, measure: str) -> Column | None:
@@ -83,13 +83,13 @@ class Summary:
     def leading(self, split: Split, names: Sequence[str]) -> list[Column]:
         """Those of the named columns that were measured: accuracy, then what differs, then what ties.
 
-        Where accuracies tie a reader wants to see first what does not. Within each part the order is that of `names`.
+        If accuracies tie, a reader first wants to see what does not. Within each part the order is that of `names`.
         """
         found = [column for name in names if (column := self.column(split, name)) is not None]
         return sorted(found, key=lambda column: (column.measure.name != "accuracy", not column.differs))
 
     def problems_by_reason(self) -> list[tuple[str, str, str, str]]:
-        """Status, label, seeds in words and reason of all runs not done, those alike but for the seed as one."""
+        """Status, label, seeds and reason of the runs that are not done; runs that differ only in their seed as one."""
         alike: dict[tuple[str, str, str], list[int]] = {}
         for run in self.problems:
             seeds = alike.setdefault((run.status, self.label_of(run), run.problem), [])
@@ -113,17 +113,17 @@ class Summary:
 def summarise(runs: RunSet) -> Summary:
     """Group runs that differ only in their seed and compare the groups, measure by measure.
 
-    Every measure of the registry that any finished run has becomes a column for each split, and so does the time.
-    The best group of a column is the one with the best mean in the registry's direction; each other one is within
-    noise of it or behind it, by the rules in `lastlayer.reports.statistics`. The best is called a winner only where it
-    shares five or more seeds with every other group and all of them are behind it. A group with a value that is NaN
-    or infinite is not compared in that column. Groups keep the order of the comparison file, or go by label.
+    Every measure that any finished run has becomes one column per split, and the time becomes one too. The best group
+    of a column has the best mean. Each other group is within noise of it or behind it, by the rules in
+    `lastlayer.reports.statistics`. The best is called a winner only if it shares five or more seeds with every other
+    group and all of them are behind it. A group is not compared in a column in which one of its values is NaN or
+    infinite. Groups keep the order of the comparison file; without one they are sorted by label.
 
     Args:
         runs: as `load` gives them.
 
     Raises:
-        ValueError: when the runs are of different data sets, which no table can compare.
+        ValueError: if the runs are of different data sets, because no table can compare them.
     """
     groups = _grouped(runs)
     names = {str(run.trial["data"].get("name", "")) for run in runs.runs if isinstance(run.trial.get("data"), Mapping)}
