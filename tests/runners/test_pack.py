@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from lastlayer import data
 from lastlayer.runners import Event, Placement, graph, pack
@@ -16,7 +17,7 @@ from lastlayer.runners.pack import run_packed
 from lastlayer.runs import RunFolder
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial, load_data
 from lastlayer.training.loop import finish_fit, fit
-from lastlayer.training.steps import Training, objective
+from lastlayer.training.steps import Training, extract, objective
 
 TRIAL = Trial(
     data=DataChoice("digits", train=128),
@@ -230,7 +231,7 @@ def test_a_backbone_is_compiled_once_for_all_losses() -> None:
         graphs.append(graph)
         return graph.forward
 
-    compiled = graph._compiled_objective(counted)
+    compiled = graph.compile_extract(counted)
     dataset = data.load("digits")
     assert isinstance(dataset, data.Dataset)
     settings = [LossChoice("ce"), LossChoice("sln"), LossChoice("sln", {"gamma": 0.5}), LossChoice("ce")]
@@ -238,8 +239,8 @@ def test_a_backbone_is_compiled_once_for_all_losses() -> None:
         training = Training(dataclasses.replace(TRIAL, loss=choice, seed=seed).resolved(), dataset)
         inputs, target, _ = training.draw()
         made = []
-        for found in (compiled, objective):
-            value, logits = found(training.network, training.loss, None, inputs, target)
+        for found in (compiled, extract):
+            value, logits = objective(training.network, training.loss, None, inputs, target, found)
             gradients = torch.autograd.grad(value, list(training.network.parameters()))
             made.append([value, logits, *gradients])
         for one, other in zip(*made, strict=True):
@@ -247,31 +248,29 @@ def test_a_backbone_is_compiled_once_for_all_losses() -> None:
     assert len(graphs) == 1
 
 
-def broken_objective(*_: object) -> None:
+def broken(*_: object) -> Tensor:
     raise RuntimeError("no compiler")
 
 
 @pytest.mark.parametrize(
     ("compiled", "said"),
-    [(objective, ["a CUDA graph"]), (broken_objective, ["a CUDA graph", "compiled kernels"])],
+    [(extract, ["a CUDA graph"]), (broken, ["a CUDA graph", "compiled kernels"])],
 )
 def test_a_training_falls_from_graph_to_compiled_to_eager_and_keeps_its_state(
-    monkeypatch: pytest.MonkeyPatch, compiled: Callable[..., Any], said: list[str]
+    monkeypatch: pytest.MonkeyPatch, compiled: graph.Extract, said: list[str]
 ) -> None:
     spent: list[torch.Generator] = []
 
-    def refuse(training: Training) -> None:
+    def refuse(training: Training) -> graph.Step:
         spent.append(training.generator)
         training.step()
         raise RuntimeError("no capture")
 
-    monkeypatch.setattr(graph, "_captured", refuse)
-    monkeypatch.setattr(graph, "_compiled_objective", lambda: compiled)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     training = Training(TRIAL.resolved(), data.load("digits"))
     weights = [parameter.detach().clone() for parameter in training.network.parameters()]
     with pytest.warns(UserWarning, match="does not run as") as warned:
-        step = graph._fastest_step(training)
+        step = graph.fastest_step(training, compiled=compiled, capture=refuse)
     assert [str(one.message).split("does not run as ")[1].split(" (")[0] for one in warned] == said
     assert all(torch.equal(a, b) for a, b in zip(weights, training.network.parameters(), strict=True))
     assert (int(training.cursor), training.number) == (0, 0)
@@ -281,26 +280,20 @@ def test_a_training_falls_from_graph_to_compiled_to_eager_and_keeps_its_state(
     reference.step()
     for ours, theirs in zip(training.network.parameters(), reference.network.parameters(), strict=True):
         assert torch.equal(ours, theirs)
-    assert (training.objective is objective) == (len(said) == 2 or compiled is objective)
+    assert (training.objective is objective) == (len(said) == 2)
 
 
-@pytest.fixture
-def tried_in_place_of_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU captures nothing, but can try a step as capturing does."""
-
-    def tried(training: Training) -> graph.Step:
-        training.step()
-        return training.step
-
-    monkeypatch.setattr(graph, "_captured", tried)
-    monkeypatch.setattr(graph, "_compiled_objective", lambda: objective)
+def tried(training: Training) -> graph.Step:
+    """In place of capturing, which a CPU cannot: a step is tried all the same."""
+    training.step()
+    return training.step
 
 
-@pytest.mark.usefixtures("own_losses", "tried_in_place_of_captured")
+@pytest.mark.usefixtures("own_losses")
 def test_a_step_that_is_tried_leaves_what_a_loss_remembers() -> None:
     choice = LossChoice("losses_in_a_pack.Averaged")
     training = Training(dataclasses.replace(TRIAL, loss=choice).resolved(), data.load("digits"))
-    step = graph._fastest_step(training)
+    step = graph.fastest_step(training, compiled=extract, capture=tried)
     assert dict(training.loss.named_buffers()) == {"average": torch.ones(()), "calls": torch.zeros(())}
     step()
     assert training.loss.state_dict() != {"average": torch.ones(())}
@@ -312,15 +305,14 @@ def test_a_training_on_streamed_data_falls_from_compiled_to_eager_too(
 ) -> None:
     deterministic: list[bool] = []
 
-    def compiled(*given: Any) -> Any:
+    def compiled(backbone: nn.Module, inputs: Tensor) -> Tensor:
         deterministic.append(torch.backends.cudnn.deterministic)
-        return broken_objective() if breaks else objective(*given)
+        return broken() if breaks else extract(backbone, inputs)
 
     monkeypatch.setattr("lastlayer.training.streaming.fits", lambda *_: False)
-    monkeypatch.setattr(graph, "_compiled_objective", lambda: compiled)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     training, plain = (Training(TRIAL.resolved(), data.load("digits")) for _ in range(2))
-    training.faster_step = graph._fastest_step(training)
+    training.faster_step = graph.fastest_step(training, compiled=compiled)
     assert len([one for one in recwarn if "does not run as compiled kernels" in str(one.message)]) == breaks
     for one in (training, plain):
         for progress in one.train_epoch():
@@ -332,12 +324,12 @@ def test_a_training_on_streamed_data_falls_from_compiled_to_eager_too(
     assert deterministic == ([False] if breaks else [False, True, True])
 
 
-@pytest.mark.usefixtures("own_losses", "tried_in_place_of_captured")
+@pytest.mark.usefixtures("own_losses")
 def test_a_step_is_tried_with_a_loss_that_makes_a_buffer_then_or_has_extra_state() -> None:
     choice = LossChoice("losses_in_a_pack.Late")
     training = Training(dataclasses.replace(TRIAL, loss=choice).resolved(), data.load("digits"))
     before = {name: value.clone() for name, value in training.network.state_dict().items()}
-    graph._fastest_step(training)
+    graph.fastest_step(training, compiled=extract, capture=tried)
     assert "first" in training.loss.state_dict()
     assert all(torch.equal(value, before[name]) for name, value in training.network.state_dict().items())
 
@@ -422,17 +414,15 @@ def test_a_trial_for_which_there_is_no_memory_beside_others_waits_for_them(tmp_p
 
 
 def test_memory_that_others_hold_takes_nothing_from_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    def crowded(training: Training) -> None:
+    def crowded(training: Training) -> graph.Step:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(graph, "_captured", crowded)
-    monkeypatch.setattr(graph, "_compiled_objective", lambda: objective)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     training = Training(TRIAL.resolved(), data.load("digits"))
     with pytest.raises(torch.OutOfMemoryError):
-        graph._fastest_step(training, alone=False)
+        graph.fastest_step(training, alone=False, compiled=extract, capture=crowded)
     with pytest.warns(UserWarning, match="does not run as a CUDA graph"):
-        graph._fastest_step(training)
+        graph.fastest_step(training, compiled=extract, capture=crowded)
 
 
 @pytest.mark.gpu

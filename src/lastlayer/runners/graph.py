@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from lastlayer.runners import conv3x3
 from lastlayer.training import streaming
@@ -19,6 +20,7 @@ WARM_UP_STEPS = 3
 MOST_SHAPES = 256  # models one process may compile
 
 Step = Callable[[], None]
+Extract = Callable[[nn.Module, Tensor], Tensor]
 
 
 def accelerate(training: Training, *, convolutions: bool = True, alone: bool = True) -> None:
@@ -36,20 +38,34 @@ def accelerate(training: Training, *, convolutions: bool = True, alone: bool = T
         return
     training.network.train()
     with _one_choice_of_kernels():
-        training.faster_step = _fastest_step(training, convolutions, alone)
+        training.faster_step = fastest_step(training, convolutions=convolutions, alone=alone)
 
 
-def _fastest_step(training: Training, convolutions: bool = True, alone: bool = True) -> Step:
-    training.objective = _compiled_objective()
-    levels = [("compiled kernels", _run_once)]
+def fastest_step(
+    training: Training,
+    *,
+    convolutions: bool = True,
+    alone: bool = True,
+    compiled: Extract | None = None,
+    capture: Callable[[Training], Step] | None = None,
+) -> Step:
+    compiled = compiled or compile_extract()
+    replacements: dict[nn.Module, nn.Module] = {}
+    levels: list[tuple[str, Callable[[Training], Step], dict[nn.Module, nn.Module]]]
+    levels = [("compiled kernels", _run_once, replacements)]
     if training.resident:  # otherwise each step takes a batch from the host: nothing to capture
-        levels.insert(0, ("a CUDA graph", _captured))
-        if convolutions and training.trial.precision == "bfloat16" and _take(training):
-            levels.insert(0, ("a CUDA graph with convolutions of our own", _captured))
-    for level, make in levels:
+        capture = capture or captured
+        levels.insert(0, ("a CUDA graph", capture, replacements))
+        if convolutions and training.trial.precision == "bfloat16" and (ours := _replacements(training)):
+            levels.insert(0, ("a CUDA graph with convolutions of our own", capture, ours))
+    for level, make, replacements in levels:
         before = _snapshot(training)
+        training.objective = functools.partial(objective, extract=using(compiled, replacements))
         try:
-            return make(training)
+            step = make(training)
+            if not all(conv3x3.shares_state(copied, own) for own, copied in replacements.items()):
+                raise RuntimeError("a step of the model sets other parameters or buffers")
+            return step
         except Exception as error:
             if isinstance(error, torch.OutOfMemoryError) and not alone:
                 raise
@@ -59,7 +75,6 @@ def _fastest_step(training: Training, convolutions: bool = True, alone: bool = T
                 f"({type(error).__name__}: {reason[:200]}); going on without",
                 stacklevel=2,
             )
-            _leave(training)
             # of a capture that failed, torch may go on to believe that the generator is in it: it would draw no more
             training.generator = torch.Generator(training.device)
         finally:
@@ -68,16 +83,11 @@ def _fastest_step(training: Training, convolutions: bool = True, alone: bool = T
     return _one_choice_of_kernels()(training.step)
 
 
-def _take(training: Training) -> bool:
-    """Let the network and its teacher convolve by our kernels; whether either does."""
-    taken = conv3x3.take(training.network.backbone)
-    return (training.teacher is not None and conv3x3.take(training.teacher.backbone, frozen=True)) or taken
-
-
-def _leave(training: Training) -> None:
-    for network in (training.network, training.teacher):
-        if network is not None:
-            conv3x3.leave(network.backbone)
+def _replacements(training: Training) -> dict[nn.Module, nn.Module]:
+    """What convolves by our kernels in place of the backbones of the network and its teacher."""
+    networks = [training.network] + ([] if training.teacher is None else [training.teacher])
+    found = {network.backbone: conv3x3.replacement(network.backbone) for network in networks}
+    return {backbone: copied for backbone, copied in found.items() if copied is not None}
 
 
 @contextlib.contextmanager
@@ -92,21 +102,25 @@ def _one_choice_of_kernels() -> Iterator[None]:
 
 
 @functools.cache
-def _compiled_objective(backend: str | Callable[..., Any] = "inductor") -> Callable[..., Any]:
+def compile_extract(backend: str | Callable[..., Any] = "inductor") -> Extract:
     """One for all, so that every training of the same shape takes the same kernels.
 
     The backbone alone is compiled, once for all losses and their settings: compiling head and loss gains nothing in a
     pack, where other trials fill the gaps between small kernels, and keeps all of them waiting for seconds.
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_SHAPES)
-    compiled = torch.compile(extract, dynamic=False, backend=backend)
+    return torch.compile(extract, dynamic=False, backend=backend)
 
-    def narrowed(backbone: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+
+def using(compiled: Extract, replacements: dict[nn.Module, nn.Module]) -> Extract:
+    """Features by compiled kernels, of the backbones or of what stands in for them."""
+
+    def features(backbone: nn.Module, inputs: Tensor) -> Tensor:
+        backbone = replacements.get(backbone, backbone)
         conv3x3.narrow_weights(backbone)
-        features: torch.Tensor = compiled(backbone, inputs)
-        return features
+        return compiled(backbone, inputs)
 
-    return functools.partial(objective, extract=narrowed)
+    return features
 
 
 def _run_once(training: Training) -> Step:
@@ -118,7 +132,7 @@ def _run_once(training: Training) -> Step:
     return _one_choice_of_kernels()(training.step)
 
 
-def _captured(training: Training) -> Step:
+def captured(training: Training) -> Step:
     """The step as a graph; its warm-up has changed the training."""
     stream = torch.cuda.current_stream(training.device)
     if stream == torch.cuda.default_stream(training.device):  # which cannot be captured; a lane of a pack has its own

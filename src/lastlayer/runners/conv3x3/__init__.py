@@ -1,12 +1,16 @@
 """3x3 convolutions of few channels by kernels of our own, for training in bfloat16 on a GPU.
 
-cuDNN's kernels are made for many channels: a CIFAR ResNet's epoch takes half the time with these. A network keeps its
-parameters, its state and its evaluation; `take` gives its convolutions another forward pass for training, `leave` the
-plain one again. A teacher, which is never trained, is taken as `frozen`.
+cuDNN's kernels are made for many channels. With these, an epoch of a CIFAR ResNet takes half the time. `replacement`
+makes a second network that shares its parameters and buffers with the first and convolves by these kernels. Only
+training steps use it. The first network is not changed: it is evaluated and saved as ever, and to stop using the
+kernels, drop the replacement.
+
+Tests: tests/runners/conv3x3.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from typing import Any, cast
 
@@ -16,10 +20,11 @@ from torch import Tensor, nn
 from lastlayer.runners.conv3x3 import launch
 from lastlayer.runners.conv3x3.launch import LAST, TILES
 
-MOST_CHANNELS = 64  # a network with wider convolutions is cuDNN's: of those the kernels were not measured
+MOST_CHANNELS = 64  # networks with wider convolutions are left to cuDNN: with those the kernels were not measured
 MOST_ELEMENTS = 2**31 - 1  # the kernels count in 32 bits
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
-_STRIDES = (torch.Tag.needs_exact_strides,)  # the compiler gives them what was traced: channels_last, never a copy
+_STRIDES = (torch.Tag.needs_exact_strides,)  # the compiler then passes tensors as traced: channels_last, not copied
 
 
 def _last(t: Tensor) -> Tensor:
@@ -32,12 +37,13 @@ def _empty(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype = torch.bflo
 
 @torch.library.custom_op("lastlayer::conv3x3", mutates_args=(), tags=_STRIDES)
 def conv3x3(x: Tensor, weight: Tensor, narrow: Tensor, stride: int) -> Tensor:
-    """3x3 convolution, padding 1, without bias, of a shape in TILES.
+    """3x3 convolution with padding 1 and without bias, of a shape in TILES.
 
     Args:
-        x: (N, Ci, H, W) bfloat16, channels_last; of fewer than 16 channels any dtype and strides. H and W divide by 4.
-        weight: (Co, Ci, 3, 3) float32: the one that gets the gradient; not read.
-        narrow: the same in bfloat16, channels_last.
+        x: (N, Ci, H, W) bfloat16, channels_last. With fewer than 16 channels, any dtype and strides. H and W are
+            multiples of 4.
+        weight: (Co, Ci, 3, 3) float32. It gets the gradient, but is not read.
+        narrow: the same weight in bfloat16, channels_last, which is read.
         stride: 1 or 2.
 
     Returns:
@@ -57,7 +63,7 @@ def _(x: Tensor, weight: Tensor, narrow: Tensor, stride: int) -> Tensor:
 
 @torch.library.custom_op("lastlayer::conv3x3_input", mutates_args=(), tags=_STRIDES)
 def conv3x3_input(dy: Tensor, narrow: Tensor, stride: int) -> Tensor:
-    """The gradient with respect to x, of at least 16 channels."""
+    """The gradient with respect to x, which has at least 16 channels."""
     dx = _empty((dy.shape[0], narrow.shape[1], dy.shape[2] * stride, dy.shape[3] * stride), dy)
     launch.input_call(_last(dy), _last(narrow), dx, stride).launch()
     return dx
@@ -100,32 +106,37 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 conv3x3.register_autograd(_backward, setup_context=_save)
 
 
-class FewChannels(nn.Conv2d):
-    """A convolution that trains by our kernels, in bfloat16, and is a plain one otherwise; `take` makes them."""
+class FewChannels(nn.Module):
+    """A convolution by our kernels. It has the weight of another one, the very same parameter."""
 
-    narrow: Tensor  # the weight in bfloat16: neither parameter nor buffer, so that the state stays as it was
-    frozen: bool  # a teacher's: by our kernels though it does not train
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self.weight = conv.weight
+        self.stride = conv.stride[0]
+        # the weight in bfloat16; no buffer, so that the replacement has no state of its own
+        self.narrow = _empty(conv.weight.shape, conv.weight).copy_(conv.weight.detach())
 
-    def forward(self, input: Tensor) -> Tensor:
-        if not ((self.training or self.frozen) and _has_kernel(input, self)):
-            return super().forward(input)
-        if self.in_channels >= 16:
-            input = input.to(torch.bfloat16)
-        return cast(Tensor, conv3x3(input, self.weight, self.narrow, self.stride[0]))
+    def forward(self, x: Tensor) -> Tensor:
+        if not has_kernel(x, self.weight):
+            return nn.functional.conv2d(x, self.weight, stride=self.stride, padding=1)
+        x = x.to(torch.bfloat16) if x.shape[1] >= 16 else x
+        return cast(Tensor, conv3x3(x, self.weight, self.narrow, self.stride))
 
 
-def _has_kernel(x: Tensor, conv: nn.Conv2d) -> bool:
+def has_kernel(x: Tensor, weight: Tensor) -> bool:
+    """Whether an input can be convolved by our kernels with an eligible weight."""
+    out_channels, in_channels = weight.shape[:2]
     return (
         x.dim() == 4
         and x.shape[2] % 4 == 0
         and x.shape[3] % 4 == 0
-        and (conv.in_channels >= 16 or not x.requires_grad)  # no kernel for a stem's input gradient
-        and x.shape[0] * x.shape[2] * x.shape[3] * max(conv.in_channels, conv.out_channels) <= MOST_ELEMENTS
+        and (in_channels >= 16 or not x.requires_grad)  # there is no kernel for a stem's input gradient
+        and x.shape[0] * x.shape[2] * x.shape[3] * max(in_channels, out_channels) <= MOST_ELEMENTS
     )
 
 
 def eligible(conv: nn.Module) -> bool:
-    """Whether a module is a plain convolution of a shape with kernels, on a GPU that has bfloat16 products."""
+    """Whether a module is a plain convolution of a shape with kernels, on a GPU that multiplies in bfloat16."""
     return (
         type(conv) is nn.Conv2d
         and conv.kernel_size == (3, 3)
@@ -136,12 +147,15 @@ def eligible(conv: nn.Module) -> bool:
         and conv.bias is None
         and conv.stride[0] == conv.stride[1]
         and (conv.in_channels, conv.out_channels, conv.stride[0]) in TILES
+        and isinstance(conv.weight, nn.Parameter)  # not one that a hook computes, as spectral_norm does
         and conv.weight.dtype == torch.float32
-        and _capable(conv.weight.device)
+        and not any(vars(conv)[hooks] for hooks in HOOKS)  # a replacement would not run them
+        and capable(conv.weight.device)
     )
 
 
-def _capable(device: torch.device) -> bool:
+def capable(device: torch.device) -> bool:
+    """Whether the kernels run on a device: a GPU that multiplies in bfloat16, with Triton installed."""
     return (
         device.type == "cuda"
         and torch.cuda.get_device_capability(device) >= (8, 0)
@@ -149,38 +163,35 @@ def _capable(device: torch.device) -> bool:
     )
 
 
-def take(backbone: nn.Module, *, frozen: bool = False) -> bool:
-    """Let the eligible convolutions of a backbone that trains in bfloat16, or teaches, use our kernels.
+def replacement(backbone: nn.Module) -> nn.Module | None:
+    """A copy of a backbone whose eligible convolutions run by our kernels; None if it has none.
 
-    Returns:
-        Whether there are any.
+    Every parameter and buffer of the copy is the backbone's own, so training the copy trains the backbone. A model that
+    cannot be copied like this has no replacement. Call `narrow_weights` before each forward pass.
     """
-    convs = [m for m in backbone.modules() if isinstance(m, nn.Conv2d)]
-    if any(max(m.in_channels, m.out_channels) > MOST_CHANNELS for m in convs):
-        return False
-    ours = [m for m in convs if eligible(m)]
-    for conv in ours:
-        conv.__class__ = FewChannels
-        few = cast(FewChannels, conv)
-        few.narrow = _empty(conv.weight.shape, conv.weight).copy_(conv.weight.detach())
-        few.frozen = frozen
-    return bool(ours)
+    convs = [module for module in backbone.modules() if isinstance(module, nn.Conv2d)]
+    if any(max(conv.in_channels, conv.out_channels) > MOST_CHANNELS for conv in convs):
+        return None
+    ours: dict[int, Any] = {id(conv): FewChannels(conv) for conv in convs if eligible(conv)}
+    if not ours:
+        return None
+    shared = {id(tensor): tensor for tensor in (*backbone.parameters(), *backbone.buffers())}
+    try:
+        copied: nn.Module = copy.deepcopy(backbone, shared | ours)  # these it takes as if they were copied already
+    except Exception:  # a model from elsewhere may hold anything
+        return None
+    return copied if shares_state(copied, backbone) else None
 
 
-def leave(backbone: nn.Module) -> None:
-    """Undo `take`."""
-    for conv in _taken(backbone):
-        del conv.narrow, conv.frozen
-        conv.__class__ = nn.Conv2d  # type: ignore[assignment]
+def shares_state(copied: nn.Module, backbone: nn.Module) -> bool:
+    """Whether every parameter and buffer of a replacement still is the backbone's own: a step may have set another."""
+    ours, theirs = ([*network.parameters(), *network.buffers()] for network in (copied, backbone))
+    return len(ours) == len(theirs) and all(one is other for one, other in zip(ours, theirs, strict=True))
 
 
 def narrow_weights(backbone: nn.Module) -> None:
-    """Round the weights to bfloat16, all by one kernel, before each forward pass of training."""
-    ours = _taken(backbone)
+    """Round the weights of a replacement that is trained to bfloat16, all of them in one kernel."""
+    ours = [module for module in backbone.modules() if isinstance(module, FewChannels)]
     if ours and backbone.training:
         with torch.no_grad():
             torch._foreach_copy_([conv.narrow for conv in ours], [conv.weight.detach() for conv in ours])
-
-
-def _taken(backbone: nn.Module) -> list[FewChannels]:
-    return [module for module in backbone.modules() if isinstance(module, FewChannels)]
