@@ -218,8 +218,10 @@ def test_a_command_line_is_understood(page, line):
 def test_every_link_leads_somewhere(page):
     folder = ROOT if page == "README.md" else ROOT / "docs"
     for target in re.findall(r"\]\(([^)]+)\)", EVERYWHERE[page]):
+        if target.startswith("https://"):  # no network in tests
+            continue
         path, _, part = target.partition("#")
-        file = folder / path
+        file = folder / path if path else folder / page
         assert file.exists(), target
         if part:
             titles = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.M)

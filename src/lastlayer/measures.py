@@ -1,7 +1,7 @@
-"""The one list of measures: what each is called, which way is better, what it needs, who defined it.
+"""The one list of measures: the name of each, which direction is better, what it needs, and who defined it.
 
-Tables, pages and commands take their columns from `MEASURES` and their values from `evaluate`, so that a measure has
-the same name, digits and direction everywhere. Adding one is adding a line here. Tests: tests/test_measures.py.
+Tables, pages and commands take their columns from `MEASURES` and their values from `evaluate`. So a measure has the
+same name, digits and direction everywhere.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,37 +28,37 @@ FORECASTS = "Verification of Forecasts Expressed in Terms of Probability"
 GLUE = "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding"
 
 INPUTS = {
-    "features": "(N, d) what the classifier's weight multiplies",
+    "features": "(N, d) the features that the classifier's weight multiplies",
     "target": "(N,) labels",
     "weight": "(K, d) classifier",
-    "bias": "(K,) bias, as added to the logits",
-    "logits": "(N, K); from features, weight and bias where not given",
-    "probabilities": "(N, K) of the model's own prediction",
-    "unknown_logits": "(M, K) of samples from classes not trained on",
-    "unknown_probabilities": "(M, K) of the model's own prediction on those",
-    "train_counts": "(K,) training samples of each class",
-    "other_features": "(N, d') of another model on the same samples",
+    "bias": "(K,) bias that is added to the logits",
+    "logits": "(N, K); computed from features, weight and bias if not given",
+    "probabilities": "(N, K) the probabilities that the model predicts",
+    "unknown_logits": "(M, K) logits of samples from classes not trained on",
+    "unknown_probabilities": "(M, K) the probabilities that the model predicts for those samples",
+    "train_counts": "(K,) number of training samples of each class",
+    "other_features": "(N, d') features of another model on the same samples",
     "other_weight": "(K, d') classifier of another model",
 }
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One scalar that can be said of a trained last layer."""
+    """One measure: a single number that describes a trained last layer."""
 
     name: str
     title: str
-    """For the head of a column."""
+    """The heading of its column in tables."""
     meaning: str
     direction: Direction | None
-    """Which way is better, or more collapsed; None where neither is."""
+    """Which direction is better or more collapsed. None if neither is."""
     needs: tuple[str, ...]
-    """Names of INPUTS."""
+    """The inputs that it needs, as names in INPUTS."""
     paper: str
     format: str = ".4f"
 
     def text(self, value: float) -> str:
-        """The value as tables show it; zeros at its end are kept, so that a spread can be given as many decimals."""
+        """The value as tables show it. Zeros at the end are kept, so that a spread can have as many decimals."""
         return format(value, f"#{self.format}").removesuffix(".")
 
 
@@ -168,7 +168,7 @@ def _partition(logits: Tensor) -> Values:
 
 def _unbiased(logits: Tensor, target: Tensor, bias: Tensor) -> Values:
     check_bias(bias, logits)
-    # Differences of half-precision numbers would round.
+    # In half precision the difference would be rounded.
     scores = logits.to(torch.promote_types(logits.dtype, torch.float32)) - bias.to(logits.device)
     conditions = tasks.critical_conditions(scores, target)
     return {
@@ -197,7 +197,7 @@ def _open_set(logits: Tensor, target: Tensor, unknown_logits: Tensor) -> Values:
 
 
 def _open_set_by_probability(probabilities: Tensor, target: Tensor, unknown_probabilities: Tensor) -> Values:
-    # checked here, since open_set takes any scores and would speak of logits in its errors
+    # Checked here, because open_set accepts any scores and calls them logits in its messages.
     check_probabilities(check_matrix(unknown_probabilities, "unknown_probabilities"), "unknown_probabilities")
     if (found := unknown_probabilities.shape[1]) != (wanted := probabilities.shape[1]):
         raise ValueError(f"unknown_probabilities must have the {wanted} columns of probabilities, got {found}")
@@ -220,12 +220,12 @@ def _classifier_equivalence(weight: Tensor, other_weight: Tensor) -> Values:
 
 @dataclass(frozen=True)
 class _Source:
-    """Measures that share their passes over the data."""
+    """A function that computes several measures in the same passes over the data."""
 
     values: Callable[..., Values]
     needs: tuple[str, ...]
     takes: tuple[str, ...] = ()
-    """Used if given."""
+    """Inputs that it uses if they are given."""
 
 
 _SOURCES = (
@@ -243,24 +243,27 @@ _SOURCES = (
 
 
 def linear_logits(features: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """features weight^T + bias, multiplied in float64 so that no setting of the backend (TF32) can blur it.
+    """features weight^T + bias. Multiplied in float64, so that no setting of the backend, such as TF32, adds error.
 
     Args:
         features: (N, d).
         weight: (K, d).
-        bias: (K,), added.
+        bias: (K,), which is added.
 
     Returns:
         (N, K) in float32, or float64 if an argument is.
 
     Raises:
-        ValueError: for shapes that disagree.
+        ValueError: for shapes that do not fit together.
+
+    Paper: none, the standard layer.
+    Tests: tests/test_measures.py::test_logits_follow_from_the_classifier_in_full_precision
     """
     if features.dim() != 2 or weight.dim() != 2 or features.shape[1] != weight.shape[1]:
         shapes = f"{tuple(features.shape)} and {tuple(weight.shape)}"
         raise ValueError(f"features (N, d) and weight (K, d) must have as many columns, got {shapes}")
     if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"bias must have shape ({weight.shape[0]},), one a row of weight, got {tuple(bias.shape)}")
+        raise ValueError(f"bias must have shape ({weight.shape[0]},), one per row of weight, got {tuple(bias.shape)}")
     dtype = torch.promote_types(torch.promote_types(features.dtype, weight.dtype), torch.float32)
     matrix, shift = weight.double().T, 0.0 if bias is None else bias.double()
     logits = torch.empty(features.shape[0], weight.shape[0], dtype=dtype, device=features.device)
@@ -270,18 +273,18 @@ def linear_logits(features: Tensor, weight: Tensor, bias: Tensor | None = None) 
 
 
 def evaluate(**tensors: Tensor | None) -> dict[str, float]:
-    """Every measure that the given tensors allow, each source of them read as few times as possible.
+    """Compute every measure that the given tensors allow, and read the tensors as few times as possible.
 
     Args:
-        tensors: by the names of `INPUTS`; None is as good as left out. Which split of the data they come from is the
-            caller's concern. Logits are computed from features, weight and bias where they are not given.
+        tensors: inputs under the names in `INPUTS`. None means not given. They may come from any split of the data. If
+            logits are not given, they are computed from features, weight and bias.
 
     Returns:
-        Values by name, in the order of `MEASURES`. What is undefined for the data is NaN, as its function says.
+        Values by name, in the order of `MEASURES`. If a measure is undefined for the data, its value is NaN.
 
     Raises:
         TypeError: for a name that is not in `INPUTS`.
-        ValueError, TypeError: as the functions behind the measures.
+        ValueError, TypeError: as in the functions that compute the measures.
 
     Example:
         >>> target = torch.tensor([0, 0, 1, 1, 2, 2])

@@ -86,7 +86,7 @@ def test_mistakes():
         losses.nce(Z, Y, noise=torch.ones(4))
     with pytest.raises(ValueError, match=r"noise must be probabilities.*divide counts by their sum.*sum 60$"):
         losses.nce(Z, Y, noise=torch.tensor([10.0, 20.0, 30.0]))
-    with pytest.raises(ValueError, match=r"noise must be probabilities, none negative.*smallest -0.2"):
+    with pytest.raises(ValueError, match=r"noise must be probabilities: none negative.*smallest -0.2"):
         losses.NceLoss(noise=torch.tensor([0.6, 0.6, -0.2])).probabilities(Z)
 
 

@@ -1,8 +1,8 @@
-"""What the features and the classifier look like: neural collapse, cosines, spreads, equivalence of two models.
+"""Measures of features and classifier: neural collapse, cosines, spreads, and the equivalence of two models.
 
-Every function returns float64 tensors, whatever the precision of the features, and is differentiable where its
-formula is. `GeometryMetrics` measures the same over batches and ranks; it alone needs torchmetrics, which is imported
-when it is first used.
+Every function returns float64 tensors, whatever the precision of the features. It is differentiable where its formula
+is. `GeometryMetrics` computes the same measures over batches and ranks. Only this class needs torchmetrics, which is
+imported when the class is first used.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Features in row chunks that stay in the cache, through buffers that are used again, with sums by class."""
+"""Splits the features into chunks of rows that fit in the cache, reuses buffers for them, and sums them by class."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from torch import Tensor
 from lastlayer.geometry._inputs import Samples
 
 CHUNK_BYTES = {"cpu": 2**20, "cuda": 2**26}
-"""Size of one chunk: within a core's cache on a CPU, large enough to fill a GPU."""
+"""Size of one chunk: on a CPU it fits in a core's cache, on a GPU it is large enough to keep the device busy."""
 
 
 @dataclass(frozen=True)
 class ClassRuns:
-    """The rows of one chunk ordered by class: one run of rows for each class in it."""
+    """The rows of one chunk in order of their class, one run of rows per class."""
 
     order: Tensor  # (n,) positions within the chunk
     start: Tensor  # (runs,) where each run begins in `order`
@@ -25,7 +25,7 @@ class ClassRuns:
 
 @dataclass(frozen=True)
 class SplitTable:
-    """A float64 table as the sum of two of lower precision: x - table is then exact to the rounding of the result."""
+    """A float64 table, stored as the sum of two tables of lower precision, so that x - table has only one rounding."""
 
     high: Tensor
     low: Tensor | None
@@ -39,15 +39,15 @@ class SplitTable:
 
 
 def zero_safe_inverse(norm: Tensor) -> Tensor:
-    """1 / norm, and 0 where the norm is 0, with a gradient that is 0 there too."""
+    """1 / norm, or 0 if the norm is 0. There the gradient is 0 too."""
     zero = norm == 0
     return torch.where(zero, 0.0, 1 / torch.where(zero, 1.0, norm))
 
 
 class FeatureChunks:
-    """Chunks of rows in `dtype`. Where gradients are needed there is a single one, and no buffer.
+    """Chunks of rows in `dtype`. If gradients are needed, there is only one chunk and no buffer.
 
-    Fresh tensors for every chunk would cost more than the arithmetic: hence `out=` and the buffers.
+    New tensors for every chunk would cost more than the arithmetic. That is why results go into buffers with `out=`.
     """
 
     def __init__(self, samples: Samples, dtype: torch.dtype, width: int = 0) -> None:
@@ -61,16 +61,16 @@ class FeatureChunks:
             self.rows = max(16, min(self.rows, size // (dtype.itemsize * max(features.shape[1], width))))
 
     def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """The number of each chunk, its rows and their labels; the rows are valid until the next chunk."""
+        """Yields the number of each chunk, its rows and their labels. The rows are valid until the next chunk."""
         samples = self.samples
-        # split, not slices: the gradient of a split is one concatenation, that of each slice as large as the features.
+        # split, not slices: its gradient is one concatenation. Each slice has a gradient as large as all features.
         pairs = zip(torch.split(samples.features, self.rows), torch.split(samples.label, self.rows), strict=True)
         for number, (rows, label) in enumerate(pairs):
             out = self.buffer("rows", len(rows)) if rows.dtype != self.dtype else None
             yield number, rows.to(self.dtype) if out is None else out.copy_(rows), label
 
     def buffer(self, name: str, rows: int) -> Tensor | None:
-        """A (rows, d) buffer for `out=`, None where gradients are needed."""
+        """A (rows, d) buffer for `out=`, or None if gradients are needed."""
         if self.samples.differentiable:
             return None
         if name not in self.buffers:
@@ -78,11 +78,11 @@ class FeatureChunks:
         return self.buffers[name][:rows]
 
     def norms(self, name: str, number: int, rows: Tensor) -> Tensor:
-        """The norm of each row, (n,); those of all chunks together are `column(name)`."""
+        """The norm of each row, (n,). Afterwards `column(name)` has those of all chunks."""
         if self.samples.differentiable:
             self.buffers[name] = torch.linalg.vector_norm(rows, dim=1)
             return self.buffers[name]
-        # One column for all chunks: small tensors kept between large ones that come and go would tear up the heap.
+        # One column for all chunks: small tensors that stay between large ones that go would fragment the memory.
         if name not in self.buffers:
             self.buffers[name] = self._empty(len(self.samples.features))
         out = self.buffers[name][number * self.rows :][: len(rows)]
@@ -93,7 +93,7 @@ class FeatureChunks:
         return self.buffers[name].to(torch.float64)
 
     def product(self, table: Tensor, rows: Tensor) -> Tensor:
-        """table rows', (m, n); valid until the next call."""
+        """The product table rows', (m, n). Valid until the next call."""
         if self.samples.differentiable or len(rows) < self.rows:
             return table @ rows.T
         if "product" not in self.buffers:
@@ -104,7 +104,7 @@ class FeatureChunks:
         return torch.empty(shape, dtype=self.dtype, device=self.samples.features.device)
 
     def minus(self, rows: Tensor, table: SplitTable, label: Tensor | None = None) -> Tensor:
-        """rows - table[label], or rows - table for a table of one row; valid until the next call."""
+        """rows - table[label], or rows - table for a table of one row. Valid until the next call."""
         out, spare = self.buffer("minus", len(rows)), self.buffer("spare", len(rows))
         high = table.high if label is None else torch.index_select(table.high, 0, label, out=out)
         result = torch.sub(rows, high, out=out)
@@ -113,7 +113,7 @@ class FeatureChunks:
         return result
 
     def add_weighted(self, sums: Tensor, number: int, rows: Tensor, weight: Tensor) -> None:
-        """Add weight * rows to the float64 class sums (K, d); within a chunk the sums are those of `dtype`."""
+        """Add weight * rows to the float64 class sums (K, d). Within a chunk, sums are in `dtype`."""
         runs = self.runs[number]
         parts = F.embedding_bag(
             runs.order, rows, runs.start, mode="sum", per_sample_weights=torch.index_select(weight, 0, runs.order)

@@ -1,4 +1,4 @@
-"""The formulas of the measures on class-level statistics: means, sums of unit features, spreads, all in float64."""
+"""The formulas of the measures. They take statistics per class: means, sums of unit features, spreads, in float64."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from torch import Tensor
 from lastlayer.geometry._chunks import zero_safe_inverse
 
 CUTOFF = 1e-5
-"""Singular values of the centred class means below this share of the largest count as zero: 1e-10 for S_B."""
+"""Singular values of the centred class means below this fraction of the largest count as zero. For S_B it is 1e-10."""
 
 
 @dataclass(frozen=True)
 class CosineCollapse:
-    """Average cosines within and between classes; `classes` says which labels the rows stand for."""
+    """Average cosines within and between classes. `classes` holds the label of each row."""
 
     intra: Tensor  # (K,)
     inter: Tensor  # (K, K), intra on the diagonal
@@ -31,8 +31,8 @@ def nan_like(reference: Tensor) -> Tensor:
 def whitening(centred: Tensor) -> Tensor:
     """A matrix A (rank, d) with |A r|^2 = r' (M'M)^+ r for the centred class means M (K, d).
 
-    Its rows are v_j / s_j from the singular value decomposition of M. M'M, which has the squares of the singular
-    values, is never formed and never inverted.
+    Its rows are v_j / s_j from the singular value decomposition of M. We never form or invert M'M, since its singular
+    values are squared and would lose digits.
     """
     if not centred.requires_grad and len(centred) > centred.shape[1]:
         full_rank = _triangular_whitening(centred)
@@ -45,19 +45,20 @@ def whitening(centred: Tensor) -> Tensor:
         whitener: Tensor = right[:rank] / singular[:rank, None]
         return whitener
     # The derivative of singular vectors divides by differences of singular values, which are all equal at neural
-    # collapse; that of the pseudo-inverse of M does not. Fixing the left vectors changes |A r|^2 in second order only.
+    # collapse. The derivative of the pseudo-inverse of M does not. Holding the left vectors fixed changes |A r|^2 only
+    # in second order.
     inverse: Tensor = torch.linalg.pinv(centred, rtol=CUTOFF)  # (d, K)
     return left[:, :rank].T.matmul(inverse.T)
 
 
 def _triangular_whitening(centred: Tensor) -> Tensor | None:
-    """R'^-1 of M = Q R, a fifth of the cost of the singular vectors; None if M may have a direction to cut off."""
+    """The inverse of R' in M = Q R, at a fifth of the cost of singular vectors. None if M may need a cutoff."""
     triangle: Tensor = torch.linalg.qr(centred, mode="r").R
     if bool((triangle.diagonal() == 0).any()):
         return None
     identity = torch.eye(len(triangle), dtype=triangle.dtype, device=triangle.device)
     inverse: Tensor = torch.linalg.solve_triangular(triangle, identity, upper=True)
-    # The product of the norms bounds the ratio of the largest to the smallest singular value.
+    # The product of the norms is an upper bound of the largest singular value over the smallest.
     condition = torch.linalg.matrix_norm(triangle) * torch.linalg.matrix_norm(inverse)
     return inverse.T if bool(condition < 1 / CUTOFF) else None
 
@@ -68,7 +69,7 @@ def simplex_distance(gram: Tensor) -> Tensor:
     if size < 2:
         return nan_like(gram)
     norm = torch.linalg.matrix_norm(gram)
-    # In place: the K x K matrices are most of the memory where there are many classes.
+    # In place, because with many classes the K x K matrices take most of the memory.
     difference = gram / norm if gram.requires_grad else gram.div_(norm)
     difference += 1 / (size * (size - 1) ** 0.5)
     difference.diagonal().sub_(1 / (size - 1) ** 0.5)
@@ -77,12 +78,12 @@ def simplex_distance(gram: Tensor) -> Tensor:
 
 
 def nc1(energy: Tensor, centred: Tensor, square: Tensor, total: Tensor) -> Tensor:
-    """sum |A r|^2 / N; infinite where class means coincide but samples do not, NaN where nothing differs."""
+    """sum |A r|^2 / N. Infinite if all class means are equal but samples differ, NaN if all samples are equal."""
     if len(centred) < 2:
         return nan_like(energy)
     between = torch.linalg.matrix_norm(centred.detach())
     within = (square.detach().sum() / total).sqrt()
-    # Equal class means differ by rounding only, which must not count as a direction.
+    # Class means that differ only by rounding count as equal.
     coincide = between <= 1e-13 * within
     undefined = torch.where(within > 0, torch.inf, torch.nan).to(energy.dtype)
     return torch.where(coincide, undefined, energy / total)
@@ -101,7 +102,7 @@ def centre_rows(matrix: Tensor) -> Tensor:
 
 
 def unit_rows(matrix: Tensor) -> Tensor:
-    """Rows divided by their norm; zero rows stay zero."""
+    """Rows divided by their norm. Zero rows stay zero."""
     return matrix * zero_safe_inverse(torch.linalg.vector_norm(matrix, dim=1))[:, None]
 
 
@@ -110,15 +111,15 @@ def row_cosines(a: Tensor, b: Tensor) -> Tensor:
 
 
 def cosines(unit_sum: Tensor, nonzero: Tensor, count: Tensor, classes: Tensor, self_pairs: bool) -> CosineCollapse:
-    """Average cosines from sums of unit features: over all n_k n_j pairs it is u_k . u_j with u the class means."""
+    """Average cosines from sums of unit features. The mean over all n_k n_j pairs is u_k . u_j, u the class means."""
     mean = unit_sum / count[:, None]
     inter = mean @ mean.T  # (K, K)
     intra = inter.diagonal().clone()
     if not self_pairs:
-        # A class of one sample has no pair.
+        # A class with one sample has no pairs.
         pairs = torch.where(count > 1, count * (count - 1), torch.nan)
         intra = (unit_sum.square().sum(dim=1) - nonzero) / pairs
-    # In place where there are no gradients: the K x K matrices are most of the memory where there are many classes.
+    # In place if there are no gradients, because with many classes the K x K matrices take most of the memory.
     between = inter.clone() if inter.requires_grad else inter
     inter_max = between.fill_diagonal_(-torch.inf).amax() if len(count) > 1 else nan_like(intra)
     if inter.requires_grad:
@@ -130,7 +131,7 @@ def cosines(unit_sum: Tensor, nonzero: Tensor, count: Tensor, classes: Tensor, s
 
 
 def off_diagonal_mean(mean: Tensor) -> Tensor:
-    """Mean over k != j of u_k . u_j, in O(K d)."""
+    """The mean over k != j of u_k . u_j, in O(K d) steps."""
     size = len(mean)
     if size < 2:
         return nan_like(mean)
@@ -162,5 +163,5 @@ def class_distance_variance(square: Tensor, count: Tensor, pair_distance: Tensor
 
 
 def pair_distances(mean: Tensor) -> Tensor:
-    """|m_i - m_j| for i < j, by differences: products would lose the distance of two close means."""
+    """|m_i - m_j| for i < j. Computed from differences, since products would lose the distance of two close means."""
     return torch.pdist(mean)

@@ -1,4 +1,4 @@
-"""What every measure of geometry checks and prepares before it reads the features: labels, classes, precision."""
+"""Checks and prepares the inputs of every measure of geometry: features, labels, classes and the classifier."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from torch import Tensor
 from lastlayer._core.labels import read_labels
 
 SQUARABLE = 1e140
-"""Sums of squares of numbers up to this, and down to its inverse, are far inside the range of float64."""
+"""Squares of numbers between this and its inverse can be summed without leaving the range of float64."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Features with their labels, the classes numbered 0..K-1 over those that are present."""
+    """Features with their labels. The classes that are present are numbered 0..K-1."""
 
     features: Tensor  # (N, d)
     label: Tensor  # (N,) int64, position of the sample's class in `classes`
@@ -40,7 +40,7 @@ def check_features(features: Tensor, name: str = "features") -> None:
 def prepare(features: Tensor, target: Tensor) -> Samples:
     """Check the arguments and number the classes that are present.
 
-    Finding which classes are present makes one host synchronisation on a GPU.
+    On a GPU the CPU waits once, to learn which classes are present.
     """
     check_features(features)
     target = read_labels(target, features.shape[0])
@@ -58,8 +58,8 @@ def prepare(features: Tensor, target: Tensor) -> Samples:
 def check_finite(class_means: Tensor, samples: Samples) -> None:
     """Raise if a feature was NaN or infinite, or so far from 1 that its square is.
 
-    Looks at the class means, so that finite features cost nothing; float64 ones, whose squares may leave the range of
-    float64 although they do not, are read once.
+    It looks at the class means, so finite features cost no extra time. Only float64 features are read once more,
+    because their squares may leave the range of float64.
     """
     if bool(torch.isfinite(class_means).all()):
         if samples.features.dtype == torch.float64:

@@ -1,8 +1,8 @@
-"""Mergeable sums from which the measures follow, as views of one flat float64 vector.
+"""Sums from which the measures follow and which can be merged. They are views of one flat float64 vector.
 
-One vector, because two sets of sums merge together or not at all: the sums of a class are about its `shift`, the first
-feature seen, which differs between ranks, and moving them to a common shift takes count, sum and scatter at once.
-Sums about zero would merge by addition but lose every digit of a spread that is 1e-8 of the offset.
+The sums of a class are about its `shift`, the first feature seen. The shift differs between ranks. To merge two sets,
+the sums must be moved to a common shift, which needs count, sum and scatter together. That is why they form one vector.
+Sums about zero could simply be added, but they would lose every digit of a spread that is 1e-8 of the offset.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from lastlayer.geometry._formulas import whitening
 from lastlayer.geometry._passes import Means, Spread
 
 ROWS = 4096
-"""Rows of a batch that are converted to float64 at a time."""
+"""How many rows of a batch are converted to float64 at a time."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,17 @@ class Moments:
     count: Tensor  # (K,)
     nonzero: Tensor  # (K,) features that are not zero
     square: Tensor  # (K,) sum of |h - shift|^2
-    shift: Tensor  # (K, d) the first feature seen of each class, zero where there is none
+    shift: Tensor  # (K, d) the first feature seen of each class, or zero if there is none
     total: Tensor  # (K, d) sum of h - shift
     unit_sum: Tensor  # (K, d) sum of h / |h|
     scatter: Tensor  # (d, d) sum of (h - shift)(h - shift)'
-    reference: Tensor  # (K,) class counts behind the means the second pass was taken about; zero before it
-    seen: Tensor  # (K,) samples of the second pass
+    reference: Tensor  # (K,) class counts of the means that the second pass uses; zero before the second pass
+    seen: Tensor  # (K,) samples seen in the second pass
     distance: Tensor  # (K,) sum of |h - class mean|
     centred_nonzero: Tensor  # (K,) features that differ from the global mean
     centred_unit_sum: Tensor  # (K, d) sum of (h - global mean) / |h - global mean|
-    decided: Tensor  # (1,) samples on which a classifier was asked
-    disagreements: Tensor  # (1,) those where its decision is not the nearest class mean
+    decided: Tensor  # (1,) samples for which a classifier has decided
+    disagreements: Tensor  # (1,) samples for which its decision is not the class with the nearest mean
 
     @property
     def second(self) -> tuple[Tensor, ...]:
@@ -53,12 +53,12 @@ def _shapes(num_classes: int, dim: int) -> list[tuple[int, ...]]:
 
 
 def size(num_classes: int, dim: int) -> int:
-    """Length of the flat vector."""
+    """The length of the flat vector."""
     return sum(torch.Size(shape).numel() for shape in _shapes(num_classes, dim))
 
 
 def view(flat: Tensor, num_classes: int, dim: int) -> Moments:
-    """The parts of the flat vector, sharing its memory."""
+    """The parts of the flat vector, as views that share its memory."""
     shapes = _shapes(num_classes, dim)
     bounds = [0]
     for shape in shapes:
@@ -67,7 +67,7 @@ def view(flat: Tensor, num_classes: int, dim: int) -> Moments:
 
 
 def add(moments: Moments, features: Tensor, label: Tensor) -> None:
-    """Add the samples of a batch to the sums of the first pass, in place and without synchronisation."""
+    """Add the samples of a batch to the sums of the first pass, in place. The CPU does not wait for the GPU."""
     for part, k in zip(torch.split(features, ROWS), torch.split(label, ROWS), strict=True):
         rows = part.to(torch.float64)  # (n, d)
         index = torch.arange(len(rows), device=rows.device)
@@ -86,7 +86,7 @@ def add(moments: Moments, features: Tensor, label: Tensor) -> None:
 
 
 def merge(stacked: Tensor, *, num_classes: int, dim: int) -> Tensor:
-    """One flat vector from several (n, size): the sums of all samples together."""
+    """Merge several flat vectors (n, size) into one: the sums over all samples."""
     result = stacked[0].clone()
     into = view(result, num_classes, dim)
     for other in stacked[1:]:
@@ -106,11 +106,11 @@ def _merge(into: Moments, other: Moments) -> None:
         for mine, theirs in zip(into.second, other.second, strict=True):
             mine.copy_(theirs)
     else:
-        # Taken about different means: sums of different things.
+        # The second passes used different means, so their sums cannot be added.
         into.drop_second_pass()
     has = (other.count > 0)[:, None]
     into.shift.copy_(torch.where((into.count == 0)[:, None] & has, other.shift, into.shift))
-    # For each class, other's sums move to this shift: h - shift = (h - other's shift) + step.
+    # For each class, move the other's sums to this shift: h - shift = (h - other's shift) + step.
     step = torch.where(has, other.shift - into.shift, 0.0)
     cross = other.total + other.count[:, None] * step / 2
     into.scatter.add_(other.scatter).addmm_(cross.T, step).addmm_(step.T, cross)
@@ -122,16 +122,16 @@ def _merge(into: Moments, other: Moments) -> None:
 
 
 def means(moments: Moments, present: Tensor) -> Means:
-    """Class means of the classes `present` (indices), relative to the shift of the first of them."""
+    """The class means of the classes with the indices `present`, relative to the shift of the first of them."""
     count, shift = moments.count[present], moments.shift[present]
     mean = (shift - shift[0]) + moments.total[present] / count[:, None]
     return Means(count, shift[0], mean, moments.unit_sum[present], moments.nonzero[present])
 
 
 def spread(moments: Moments, present: Tensor, centred: Tensor) -> Spread:
-    """Sums about the class means, from those about the shifts; `centred` are the centred class means."""
+    """The sums about the class means, from the sums about the shifts. `centred` are the centred class means."""
     count, total = moments.count[present], moments.total[present]
-    root = total / count.sqrt()[:, None]  # (K, d), its square is what the shifts add to the sums of squares
+    root = total / count.sqrt()[:, None]  # (K, d), its square is the part of the sums of squares due to the shifts
     square = (moments.square[present] - root.square().sum(dim=1)).clamp(min=0)
     whitener = whitening(centred)
     energy = ((whitener @ moments.scatter) * whitener).sum() - (root @ whitener.T).square().sum()
@@ -139,7 +139,7 @@ def spread(moments: Moments, present: Tensor, centred: Tensor) -> Spread:
 
 
 def refined(moments: Moments, present: Tensor, first: Spread) -> Spread:
-    """The first pass's sums together with those of the second."""
+    """The sums of the first pass together with those of the second."""
     decided = bool(moments.decided > 0)
     return Spread(
         first.square,

@@ -1,8 +1,9 @@
 """The two passes over the features from which every measure is computed.
 
-The first pass gives the class means, the second what is measured about them. Sums are float64: with float32 sums a
-feature mean a thousand times the spread would leave no digit of the spread. The second pass may compute each sample's
-part in float32, from differences that are exact to float32's rounding, and again in float64 where that is not enough.
+The first pass computes the class means, the second the sums about them. Sums are in float64: with float32 sums, if the
+mean of a feature were a thousand times its spread, no digit of the spread would be left. The second pass may compute
+the part of each sample in float32, from differences that are exact up to one rounding. If that is not precise enough,
+it runs again in float64.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from lastlayer.geometry._inputs import Samples, check_finite
 
 @dataclass(frozen=True)
 class Means:
-    """What the first pass gives. Means are relative to `origin`, so that no digit is lost to a common offset."""
+    """The result of the first pass. Means are relative to `origin`, so that a common offset costs no digits."""
 
     count: Tensor  # (K,) float64
     origin: Tensor  # (d,) float64, one of the features
@@ -36,18 +37,18 @@ class Means:
 
 @dataclass(frozen=True)
 class Spread:
-    """What the second pass gives: sums over the samples about the class means and about the global mean."""
+    """The result of the second pass: sums over the samples about the class means and about the global mean."""
 
     square: Tensor  # (K,) sum of |h - class mean|^2
     distance: Tensor | None = None  # (K,) sum of |h - class mean|
     energy: Tensor | None = None  # () sum of |whitener (h - class mean)|^2
     unit_sum: Tensor | None = None  # (K, d) sum of (h - center) / |h - center|
     nonzero: Tensor | None = None  # (K,) number of h that differ from the center
-    disagreements: Tensor | None = None  # () samples on which classifier and nearest class mean disagree
+    disagreements: Tensor | None = None  # () samples for which classifier and nearest class mean disagree
 
 
 def first_pass(samples: Samples, *, units: bool = False) -> Means:
-    """Class means, and with `units` the class sums of h / |h|."""
+    """The class means. With `units` also the class sums of h / |h|."""
     origin = samples.features[0].detach().to(torch.float64)
     total = origin.new_zeros(len(samples.classes), len(origin))  # (K, d)
     unit_sum = torch.zeros_like(total)
@@ -74,9 +75,9 @@ def second_pass(
     classifier: tuple[Tensor, Tensor | None] | None = None,
     exact: bool = False,
 ) -> Spread:
-    """Sums about the class means; about the mean of all samples where `units` or `classifier` ask for them.
+    """Sums about the class means. If `units` or `classifier` is given, also sums about the mean of all samples.
 
-    Good to six digits, or with `exact` to the rounding of float64.
+    The result is precise to six digits. With `exact` it is precise to the rounding of float64.
     """
     features = samples.features
     fast = features.dtype != torch.float64 and features.device.type == "cpu" and not samples.differentiable
@@ -97,7 +98,7 @@ def _second_pass(
     classifier: tuple[Tensor, Tensor | None] | None,
     dtype: torch.dtype,
 ) -> Spread | None:
-    """The second pass in `dtype`; None where float32 turns out too coarse."""
+    """The second pass in `dtype`. None if float32 turns out to be too coarse."""
     center = means.center()
     own_mean = SplitTable.of(means.mean + means.origin, dtype)
     global_mean = SplitTable.of(center + means.origin, dtype)
@@ -114,7 +115,7 @@ def _second_pass(
         residual = chunks.minus(rows, own_mean, label)
         chunks.norms("residual", number, residual)
         if table is not None and energies is not None:
-            # One norm a direction, not one a sample: norms of a few entries each would cost more than the product.
+            # One norm per direction, not one per sample: many norms of a few entries would cost more than the product.
             whitened = torch.linalg.vector_norm(chunks.product(table, residual), dim=1)
             energies = energies + whitened.to(torch.float64).square()
         if units or decide:
@@ -141,7 +142,7 @@ def _second_pass(
 
 
 def _by_class(samples: Samples, values: Tensor) -> Tensor:
-    """Sums of one value a sample (N,) over the classes (K,)."""
+    """Sums over each class, (K,), of values (N,), one per sample."""
     return torch.zeros_like(samples.count).index_add(0, samples.label, values.to(torch.float64))
 
 
@@ -162,14 +163,14 @@ def _disagreements(
 
 
 def _trusted(distance: Tensor, from_center: Tensor | None, energy: Tensor | None, whitener: Tensor | None) -> bool:
-    """Whether float32 was good for six digits."""
+    """Whether float32 gives six digits."""
     for norms in (distance, from_center):
         # Squares of smaller or larger norms leave the range of float32.
         if norms is not None and not 1e-15 < float(norms.max()) < 1e17:
             return False
     if energy is None or whitener is None:
         return True
-    # Each whitened entry is off by about one float32 rounding of |residual| / s: too much where the residuals lie
-    # almost wholly outside the span of the class means, or those have a very weak direction.
+    # Each whitened entry has an error of about one float32 rounding of |residual| / s. That is too much if the
+    # residuals lie almost wholly outside the span of the class means, or if the means have a very weak direction.
     error = FLOAT32_ROUNDING**2 * distance.square().sum() * whitener.square().sum()
     return bool(error <= 1e-10 * energy)

@@ -1,4 +1,4 @@
-"""Neural collapse: NC1 to NC4, and the duality of classifier and class means."""
+"""Neural collapse: the measures NC1 to NC4, and how well classifier and class means agree."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from lastlayer.geometry._passes import first_pass, second_pass
 
 @dataclass(frozen=True)
 class NeuralCollapse:
-    """Float64 tensors without dimensions, all 0 at neural collapse; nc2, nc3 and nc4 are None without a weight."""
+    """Float64 scalars that are all 0 at neural collapse. Without a weight, nc2, nc3 and nc4 are None."""
 
     nc1: Tensor
     nc2: Tensor | None
@@ -38,39 +38,38 @@ def neural_collapse(
         NC3 = || W M' / |W M'|_F - (I - J) / sqrt(K - 1) ||_F,  row k of M is h_k - h_G
         NC4 = share of samples where argmax(W h + b) is not the class with the nearest mean
 
-    NC1 is computed as 1/N \sum |diag(1/s) V'(h - h_y)|^2 with M = U diag(s) V'; singular values below 1e-5 of the
-    largest (1e-10 of the largest eigenvalue of S_B) count as zero. Sums are float64, and the result is exact to
-    1e-5 relative or better at any degree of collapse and for any common offset of the features; float64 features may
-    be so collapsed that float64 sums no longer suffice, where they spread less than 1e-13 of their size.
+    NC1 is computed as 1/N \sum |diag(1/s) V'(h - h_y)|^2 with M = U diag(s) V'. Singular values below 1e-5 of the
+    largest (1e-10 of the largest eigenvalue of S_B) count as zero. Sums are in float64. The relative error is 1e-5 or
+    less at any degree of collapse and for any common offset of the features. There is one exception: float64 features
+    that spread less than 1e-13 of their size are too collapsed for float64 sums.
 
     Args:
         features: (N, d), float16, bfloat16, float32 or float64.
         target: (N,) class labels of any integer dtype. Classes without a sample are left out.
-        weight: (C, d) classifier with a row for every label; rows of absent classes are dropped before anything else.
-        bias: (C,) bias that is added to the logits; it enters NC4 only.
-        center_weight: subtract the mean row from the weight in NC2 and NC3. The paper of Zhou et al. does not; the
-            evaluate.py that its authors published does. Both are 0 at collapse.
-        global_mean: `"samples"`: h_G is the mean over all samples, as in both papers and in the evaluate.py of Zhou
-            et al.; `"classes"`: over class means with equal weight, the default of the public code of
-            rhubarbwu/neural-collapse. They differ for unbalanced data only.
+        weight: (C, d) classifier with a row for every label. Rows of absent classes are dropped first.
+        bias: (C,) bias that is added to the logits. Only NC4 uses it.
+        center_weight: whether to subtract the mean row from the weight in NC2 and NC3. The paper of Zhou et al. does
+            not; the evaluate.py that its authors published does. Both are 0 at collapse.
+        global_mean: with `"samples"`, h_G is the mean over all samples, as in both papers and in the evaluate.py of
+            Zhou et al. With `"classes"`, it is the mean of the class means, the default of the public code of
+            rhubarbwu/neural-collapse. They differ only for unbalanced data.
 
     Returns:
-        NeuralCollapse with attributes nc1, nc2, nc3, nc4: float64 tensors without dimensions, on the device of the
-        features. nc1 to nc3 have gradients with respect to features and weight, nc4 has none.
+        NeuralCollapse with attributes nc1, nc2, nc3, nc4: float64 scalars on the device of the features. nc1 to nc3
+        have gradients with respect to features and weight, nc4 has none.
 
-    Degenerate cases: one sample in every class gives nc1 = 0. One class gives NaN. If all class means coincide, nc1 is
-    infinite, or NaN if all samples coincide too. If d < K - 1, NC1 uses the d directions there are, and NC2 and NC3
-    cannot reach 0. A zero weight gives NaN in nc2 and nc3. On a tie the lower label decides in nc4. Finding the classes
-    and the rank makes a few host synchronisations on a GPU.
+    Degenerate cases: with one sample in every class nc1 is 0. With one class it is NaN. If all class means are equal,
+    nc1 is infinite, or NaN if all samples are equal too. If d < K - 1, NC1 uses the d directions that exist, and NC2
+    and NC3 cannot reach 0. A zero weight gives NaN in nc2 and nc3. In nc4 the lower label wins a tie. On a GPU the CPU
+    waits a few times, to learn the classes and the rank.
 
     Raises:
-        ValueError: for empty input, negative labels, labels beyond the weight, NaN or infinite values, float64 features
-            that are all below 1e-140 or have one above 1e140, wrong shapes.
+        ValueError: for empty input, negative labels, labels beyond the weight, NaN or infinite values, wrong shapes,
+            or float64 features that are all below 1e-140 or not all below 1e140.
         TypeError: for features that are not floating point or labels that are not integers.
 
-    References:
-        Papyan, Han, Donoho (2020), Prevalence of neural collapse during the terminal phase of deep learning training;
-        Zhou et al. (2022), Are all losses created equal: a neural collapse perspective.
+    Paper: Papyan et al. 2020; Zhou et al. 2022, section 4.
+    Tests: tests/geometry/test_collapse.py::test_agrees_with_reference
 
     Example:
         >>> import torch
@@ -99,29 +98,29 @@ def neural_collapse(
 
 
 def self_duality(features: Tensor, target: Tensor, weight: Tensor, *, global_mean: str = "samples") -> Tensor:
-    r"""Cosine of each class's centred weight row and its centred class mean: 1 for all classes at neural collapse.
+    r"""The cosine between each class's centred weight row and its centred class mean. It is 1 at neural collapse.
 
         cos(w_k - \bar w, h_k - h_G)
 
-    with \bar w the mean row over the classes present.
+    where \bar w is the mean row over the classes present.
 
     Args:
         features: (N, d).
         target: (N,) class labels of any integer dtype.
-        weight: (C, d) classifier; rows of absent classes are dropped before centring.
+        weight: (C, d) classifier. Rows of absent classes are dropped before centring.
         global_mean: `"samples"` or `"classes"`, as in `neural_collapse`.
 
     Returns:
-        (K,) float64 tensor over the classes present in ascending order of label; differentiable.
+        (K,) float64 tensor, one value per class present, in ascending order of label. Differentiable.
 
-    Degenerate cases: a class whose centred mean or centred weight row is zero has cosine 0, and gradient 0; with one
-    class that is always so.
+    Degenerate cases: if the centred mean or the centred weight row of a class is zero, the cosine and its gradient
+    are 0. With a single class that is always so.
 
     Raises:
-        ValueError, TypeError: as `neural_collapse`.
+        ValueError, TypeError: as in `neural_collapse`.
 
-    References:
-        Pan, Cao (2023), Towards understanding neural collapse: the effects of batch normalization and weight decay.
+    Paper: Pan and Cao 2023, section 2.2.
+    Tests: tests/geometry/test_summary.py::test_measure_agrees_with_references
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Cosines within and between classes, and the two scores made of them: compactness and separability."""
+"""Cosines within and between classes, and two scores computed from them: compactness and separability."""
 
 from torch import Tensor
 
@@ -10,7 +10,7 @@ from lastlayer.geometry._passes import first_pass, second_pass
 
 
 def _unit_sums(samples: Samples, center: bool) -> tuple[Tensor, Tensor]:
-    """Class sums of unit features (K, d), and the number of features with a direction (K,)."""
+    """Class sums of unit features, (K, d), and the number of features in each class that are not zero, (K,)."""
     means = first_pass(samples, units=not center)
     sums = second_pass(samples, means, units=True) if center else means
     assert sums.unit_sum is not None
@@ -25,32 +25,32 @@ def cosine_collapse(
 
         inter[k, j] = 1/(n_k n_j) \sum_{x in k, x' in j} cos(h(x) - h_G, h(x') - h_G),   intra[k] = inter[k, k]
 
-    h_G is the mean over all samples. At neural collapse intra is 1 and inter -1/(K-1). The sums over pairs are products
-    of sums of unit features, so the cost is O(N d + K^2 d).
+    h_G is the mean over all samples. At neural collapse, intra is 1 and inter is -1/(K-1). A sum over pairs is a
+    product of sums of unit features, so the cost is O(N d + K^2 d).
 
     Args:
         features: (N, d).
         target: (N,) class labels of any integer dtype.
-        center: subtract the global mean first, as the experiments of Pan and Cao do; their theory, with batch
-            normalisation and no bias, does not need it.
-        self_pairs: include the pairs of a sample with itself in intra, as Pan and Cao do; False takes the mean over
-            i != j: (n |u|^2 - 1)/(n - 1) with u the mean unit feature, an unbiased estimate for small classes.
+        center: whether to subtract the global mean first, as in the experiments of Pan and Cao. Their theory, with
+            batch normalisation and no bias, does not need it.
+        self_pairs: whether intra includes the pairs of a sample with itself, as in Pan and Cao. False takes the mean
+            over i != j: (n |u|^2 - 1)/(n - 1), u the mean unit feature. That is an unbiased estimate for small classes.
 
     Returns:
-        CosineCollapse with float64 attributes intra (K,), inter (K, K) with intra on its diagonal, intra_mean,
+        CosineCollapse with float64 attributes: intra (K,), inter (K, K) with intra on its diagonal, intra_mean,
         intra_min, inter_mean and inter_max (off the diagonal), and classes (K,), the label of each row. All but classes
         are differentiable.
 
-    Degenerate cases: a feature that is zero (after centring) has no direction; its cosine with everything, itself
-    included, counts as 0. Without self pairs a class of one sample has intra NaN, and so have mean and minimum. With
-    one class inter_mean and inter_max are NaN.
+    Degenerate cases: a feature that is zero after centring has no direction. Its cosine with every feature, itself
+    included, counts as 0. Without self pairs, a class with one sample has intra NaN, and then intra_mean and intra_min
+    are NaN too. With one class, inter_mean and inter_max are NaN.
 
     Raises:
         ValueError: for empty input, negative labels, NaN or infinite values, wrong shapes.
         TypeError: for features that are not floating point or labels that are not integers.
 
-    References:
-        Pan, Cao (2023), Towards understanding neural collapse: the effects of batch normalization and weight decay.
+    Paper: Pan and Cao 2023, section 2.2.
+    Tests: tests/geometry/test_cosine.py::test_agrees_with_all_pairs
 
     Example:
         >>> import torch
@@ -67,27 +67,27 @@ def cosine_collapse(
 
 
 def compactness(features: Tensor, target: Tensor) -> Tensor:
-    r"""E_com: how closely the directions of a class's features agree; 1 at neural collapse, 1/2 at worst.
+    r"""E_com: how closely the features of a class agree in direction. It is 1 at neural collapse and at least 1/2.
 
         E_com = 1/2 [1 + mean_k | mean_{x in k} u(x) |^2],   u = (h - h_G) / |h - h_G|
 
-    h_G is the mean over all samples; pairs of a sample with itself are included, as in the paper.
+    h_G is the mean over all samples. Pairs of a sample with itself are included, as in the paper.
 
     Args:
         features: (N, d).
         target: (N,) class labels of any integer dtype.
 
     Returns:
-        Float64 tensor without dimensions; differentiable.
+        Float64 scalar. Differentiable.
 
-    Degenerate cases: a feature equal to h_G has u = 0, so constant features give 1/2. A class of one sample counts as
+    Degenerate cases: a feature equal to h_G has u = 0, so constant features give 1/2. A class with one sample counts as
     compact, unless that sample is h_G.
 
     Raises:
-        ValueError, TypeError: as `cosine_collapse`.
+        ValueError, TypeError: as in `cosine_collapse`.
 
-    References:
-        Classification vs. deep feature learning in normalized spaces, Eq. 23.
+    Paper: Normalized Spaces 2025, equation 23.
+    Tests: tests/geometry/test_cosine.py::test_scores_agree_with_all_pairs
 
     Example:
         >>> import torch
@@ -103,27 +103,27 @@ def compactness(features: Tensor, target: Tensor) -> Tensor:
 
 
 def separability(features: Tensor, target: Tensor) -> Tensor:
-    r"""E_sep: how far the directions of different classes' features are apart.
+    r"""E_sep: how far the features of different classes are apart in direction.
 
         E_sep = 1/2 [1 - mean_{k != j} v_k . v_j],   v_k = mean_{x in k} h / |h|
 
-    Not centred, unlike compactness: so it is in the paper. Its maximum 1/2 + 1/(2(K-1)) is reached by every collapsed
-    configuration whose directions sum to zero, the simplex among them.
+    Unlike compactness it is not centred, as in the paper. Its maximum is 1/2 + 1/(2(K-1)). Every collapsed
+    configuration whose directions sum to zero reaches it, for example the simplex.
 
     Args:
         features: (N, d).
         target: (N,) class labels of any integer dtype.
 
     Returns:
-        Float64 tensor without dimensions; differentiable. Exact also where a common offset makes all cosines nearly 1.
+        Float64 scalar. Differentiable. It is exact even if a common offset makes all cosines nearly 1.
 
     Degenerate cases: zero features have no direction and count as 0 in v_k. With one class the result is NaN.
 
     Raises:
-        ValueError, TypeError: as `cosine_collapse`.
+        ValueError, TypeError: as in `cosine_collapse`.
 
-    References:
-        Classification vs. deep feature learning in normalized spaces, Eq. 24.
+    Paper: Normalized Spaces 2025, equation 24.
+    Tests: tests/geometry/test_cosine.py::test_scores_agree_with_all_pairs
 
     Example:
         >>> import torch

@@ -19,17 +19,17 @@ from lastlayer.geometry.summary import Geometry, summarise
 
 
 class GeometryMetrics(Metric):
-    r"""Every measure of `lastlayer.geometry`, streaming: over batches, ranks and interruptions, with the same answer.
+    r"""Every measure of `lastlayer.geometry` over batches and ranks, also after an interruption, with the same result.
 
     One pass of `update` gives nc1, nc2, nc3, self_duality, separability, the uncentred cosines and
-    class_distance_variance. What needs the means of all samples first (centred cosines, compactness,
-    intra_inter_ratio, nc4) takes a second pass over the same samples with `refine`, and is None until then. nc4 asks
-    the classifier about each sample, so it must be known by then: give it to `refine`, or to a `compute` between the
-    passes, which remembers it; without it nc4 stays None. The formulas stand at the functions of the same names.
+    class_distance_variance. The other measures need the means of all samples first: the centred cosines, compactness,
+    intra_inter_ratio and nc4. They take a second pass over the same samples with `refine`, and are None until then. For
+    nc4 the classifier must decide about each sample. So give the classifier to `refine`, or to a `compute` between the
+    two passes, which remembers it. Without it nc4 stays None. The functions of the same names have the formulas.
 
-    The state is a fixed number of float64 sums, d^2 + 4 K d of them: batches, ranks, `merge_state`, pickling and
-    `state_dict` give the answer of one batch to rounding. The sums of a class are taken about its first feature, so
-    that neither strong collapse nor a large common offset costs digits. The state is part of `state_dict`.
+    The state is d^2 + 4 K d float64 sums, whatever the number of samples. It can be split over batches and ranks,
+    merged, pickled and saved with `state_dict`. Up to rounding, the result is that of one large batch. The sums of a
+    class are about its first feature, so that strong collapse or a large common offset costs no digits.
 
     Args:
         num_classes: K; labels are 0..K-1. Classes without a sample are left out of every measure.
@@ -37,21 +37,21 @@ class GeometryMetrics(Metric):
         center_weight: as in `neural_collapse`.
         global_mean: as in `neural_collapse`.
         self_pairs: as in `cosine_collapse`.
-        kwargs: those of `torchmetrics.Metric`; results are not cached, since they depend on compute's arguments.
+        kwargs: options of `torchmetrics.Metric`. Results are not cached, since they depend on the arguments of
+            `compute`.
 
-    Across ranks: `compute`, and the first `refine` after an update, gather the sums of all ranks. Every rank must
-    therefore call `refine` at least once, with an empty batch, features of shape (0, d), if it has no samples. Likewise
-    `update`: if one rank adds samples after a second pass, all must call `update`, or only some would gather again.
+    Across ranks: `compute` gathers the sums of all ranks, and so does the first `refine` after an update. So every rank
+    must call `refine` at least once; a rank without samples gives features of shape (0, d). If one rank adds samples
+    after a second pass, all ranks must call `update`. Otherwise only some of them would gather again.
 
-    Degenerate cases: those of the functions; `compute` without a sample raises.
+    Degenerate cases: as in the functions. `compute` raises if there are no samples.
 
     Raises:
-        ValueError: `update` and `refine` for wrong shapes and, on a CPU, labels outside 0..K-1; `compute` for NaN or
-            infinite features, no samples, or a second pass over other samples than the first.
+        ValueError: by `update` and `refine` for wrong shapes and, on a CPU, for labels outside 0..K-1. By `compute` for
+            NaN or infinite features, if there are no samples, or if the second pass saw other samples than the first.
 
-    References:
-        As in the functions of `lastlayer.geometry`. Merging of sums about different shifts: Chan, Golub, LeVeque
-        (1983), Algorithms for computing the sample variance.
+    Paper: as in the functions of `lastlayer.geometry`; Chan et al. 1983, for merging sums about different shifts.
+    Tests: tests/geometry/test_metrics.py::test_agrees_with_references
 
     Example:
         >>> import torch
@@ -106,11 +106,11 @@ class GeometryMetrics(Metric):
 
     @property
     def update_called(self) -> bool:
-        """Whether there are samples, also if they came with a state_dict or a merge."""
+        """Whether there are samples, including those from a state_dict or a merge."""
         return bool(super().update_called or self._parts().count.any())
 
     def update(self, features: Tensor, target: Tensor) -> None:
-        """Add a batch to the first pass; a second pass already taken is dropped, since the means change.
+        """Add a batch to the first pass. The means change, so a second pass made before is dropped.
 
         Args:
             features: (N, d) of any floating dtype; N may be 0.
@@ -128,14 +128,14 @@ class GeometryMetrics(Metric):
     def refine(
         self, features: Tensor, target: Tensor, weight: Tensor | None = None, bias: Tensor | None = None
     ) -> None:
-        """Add a batch to the second pass, which must go over the same samples as the first.
+        """Add a batch to the second pass, which must see the same samples as the first.
 
         Args:
             features: (N, d) of any floating dtype; N may be 0.
             target: (N,) labels 0..K-1.
-            weight: (K, d) classifier for nc4, which depends on each sample and so cannot wait for `compute`. If it is
-                not given, that of the last `compute` or `refine` is used; without any nc4 stays None.
-            bias: (K,) its bias.
+            weight: (K, d) classifier for nc4. nc4 depends on each sample, so it cannot wait for `compute`. If the
+                weight is not given, that of the last `compute` or `refine` is used. Without any, nc4 stays None.
+            bias: (K,) bias of the classifier.
         """
         label = self._check(features, target)
         if weight is not None:
@@ -153,7 +153,7 @@ class GeometryMetrics(Metric):
             rows, offset = self._classifier
             classifier = (rows[present], None if offset is None else offset[present])
         with full_precision(features):
-            # A class without a mean falls on position 0; `seen` counts it where it belongs and compute finds it.
+            # A class without a mean is counted at position 0. `seen` counts it at its own place, so compute notices.
             samples = Samples(features.detach(), position[label], present, means.count)
             spread = second_pass(samples, means, units=True, classifier=classifier, exact=True)
         assert spread.distance is not None
@@ -210,7 +210,7 @@ class GeometryMetrics(Metric):
         self._classifier = None
 
     def merge_state(self, incoming_state: "dict[str, Any] | Metric") -> None:
-        """Add the samples of another metric; a second pass survives only if both took it about the same means."""
+        """Add the samples of another metric. A second pass is kept only if both used the same means for it."""
         if isinstance(incoming_state, GeometryMetrics):
             ours, theirs = (self.num_classes, self.dim), (incoming_state.num_classes, incoming_state.dim)
             if ours != theirs:
@@ -219,7 +219,7 @@ class GeometryMetrics(Metric):
         self._reference = None
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Module:
-        """Follow to a device but stay float64: `model.to(torch.bfloat16)` would round the sums of a metric in it."""
+        """Move to a device, but stay in float64: `model.to(torch.bfloat16)` would round the sums of a metric in it."""
 
         def move(tensor: Tensor) -> Tensor:
             return tensor.to(fn(tensor).device)
@@ -242,7 +242,7 @@ class GeometryMetrics(Metric):
         if features.shape[1] != self.dim:
             raise ValueError(f"features must have dim = {self.dim} columns, got shape {tuple(features.shape)}")
         label = read_labels(target, len(features)).to(features.device)
-        # On a GPU this would stall; there an index out of range raises by itself.
+        # On a GPU the CPU would have to wait, and an index out of range raises by itself.
         if (
             label.device.type == "cpu"
             and len(label)
@@ -269,7 +269,7 @@ class GeometryMetrics(Metric):
         self._classifier = given
 
     def _begin_second_pass(self) -> tuple[Tensor, Means]:
-        """The classes present on all ranks and their means; a second pass about the same samples goes on."""
+        """The classes present on all ranks, and their means. A second pass over the same samples continues."""
         with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self.sync_on_compute):
             everyone = self._parts()
             self._check_finite(everyone)
@@ -306,7 +306,7 @@ class GeometryMetrics(Metric):
             )
 
     def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
-        """torchmetrics rewrites the tensors inside a result, which a frozen dataclass forbids: pass it sealed."""
+        """Wrap the result, because torchmetrics writes to the tensors inside, which a frozen dataclass forbids."""
         sealed = super()._wrap_compute(wraps(compute)(lambda *args, **kwargs: _Sealed(compute(*args, **kwargs))))
         return wraps(compute)(lambda *args, **kwargs: sealed(*args, **kwargs).value)
 

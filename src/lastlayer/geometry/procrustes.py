@@ -1,4 +1,4 @@
-"""Whether two models learned the same geometry: orthogonal Procrustes distance of class means or classifiers."""
+"""Whether two models learned the same geometry: the orthogonal Procrustes distance of class means or classifiers."""
 
 import torch
 from torch import Tensor
@@ -11,33 +11,32 @@ from lastlayer.geometry._passes import first_pass
 
 
 def equivalence(features_a: Tensor, features_b: Tensor, target: Tensor, *, global_mean: str = "samples") -> Tensor:
-    r"""How far the class means of two models are from equal up to rotation and scale.
+    r"""How much the class means of two models differ, up to rotation and scale.
 
         min over s and orthogonal R of |A - s B R|_F^2 / |A|_F^2 = 1 - (|B'A|_* / (|A|_F |B|_F))^2
 
-    where row k of A (of B) is model a's (b's) mean of class k minus its global mean. Reflections are allowed; the
-    narrower of A and B is padded with zero columns. 0: the same up to rotation and scale; 1: nothing in common.
-    Symmetric in a and b. For the classifiers of two models see `classifier_equivalence`.
+    Row k of A is model a's mean of class k minus its global mean, and B is the same for model b. R may be a reflection.
+    The narrower of A and B is padded with zero columns. The value is 0 if they are equal up to rotation and scale, and
+    1 if they have nothing in common. It is symmetric in a and b. `classifier_equivalence` compares two classifiers.
 
     Args:
         features_a: (N, d_a) features of one model.
-        features_b: (N, d_b) features of the other for the same samples; d_b may differ from d_a.
+        features_b: (N, d_b) features of the other model for the same samples; d_b may differ from d_a.
         target: (N,) class labels of any integer dtype.
         global_mean: `"samples"` or `"classes"`, as in `neural_collapse`.
 
     Returns:
-        Float64 tensor without dimensions in [0, 1]; differentiable.
+        Float64 scalar in [0, 1]. Differentiable.
 
-    Degenerate cases: if the class means of a coincide (one class among such cases) the result is NaN; if only those of
-    b do it is 1.
+    Degenerate cases: if all class means of a are equal, for example with one class, the result is NaN. If only those of
+    b are equal, it is 1.
 
     Raises:
         ValueError: for different numbers of rows, empty input, negative labels, NaN or infinite values.
         TypeError: for features that are not floating point or labels that are not integers.
 
-    References:
-        Schönemann (1966), A generalized solution of the orthogonal Procrustes problem. The claim it tests: Zhou et al.
-        (2022), Are all losses created equal.
+    Paper: Schönemann 1966; it tests a claim of Zhou et al. 2022.
+    Tests: tests/geometry/test_procrustes.py::test_agrees_with_a_search_over_the_plane
 
     Example:
         >>> import torch
@@ -63,23 +62,23 @@ def equivalence(features_a: Tensor, features_b: Tensor, target: Tensor, *, globa
 
 
 def classifier_equivalence(weight_a: Tensor, weight_b: Tensor) -> Tensor:
-    r"""How far two classifiers are from equal up to rotation and scale: `equivalence` of their centred rows.
+    r"""How much two classifiers differ, up to rotation and scale: `equivalence` of their centred rows.
 
     Args:
         weight_a: (K, d_a) classifier of one model.
-        weight_b: (K, d_b) classifier of the other, its rows in the same order of classes.
+        weight_b: (K, d_b) classifier of the other model, with the classes in the same order.
 
     Returns:
-        Float64 tensor without dimensions in [0, 1]; differentiable.
+        Float64 scalar in [0, 1]. Differentiable.
 
-    Degenerate cases: if all rows of weight_a are equal the result is NaN; if only those of weight_b are it is 1.
+    Degenerate cases: if all rows of weight_a are equal, the result is NaN. If only those of weight_b are, it is 1.
 
     Raises:
         ValueError: for different numbers of rows, NaN or infinite values, wrong shapes.
         TypeError: for weights that are not floating point.
 
-    References:
-        As `equivalence`.
+    Paper: as in `equivalence`; Schönemann 1966.
+    Tests: tests/geometry/test_procrustes.py::test_classifiers_are_compared_like_class_means
 
     Example:
         >>> import torch
@@ -93,7 +92,7 @@ def classifier_equivalence(weight_a: Tensor, weight_b: Tensor) -> Tensor:
         check_classifier(weight, None, weight.shape[1])
     if len(weight_a) != len(weight_b) or len(weight_a) == 0:
         raise ValueError(
-            f"weight_a has {len(weight_a)} rows and weight_b {len(weight_b)}: give one row a class in both"
+            f"weight_a has {len(weight_a)} rows and weight_b {len(weight_b)}: give one row per class in both"
         )
     with full_precision(weight_a):
         return _procrustes(*(centre_rows(weight.to(torch.float64)) for weight in (weight_a, weight_b)))
@@ -104,17 +103,17 @@ def _procrustes(a: Tensor, b: Tensor) -> Tensor:
         return nan_like(a)
     a, b = _within_span(a), _within_span(b)
     norm_a, norm_b = torch.linalg.matrix_norm(a), torch.linalg.matrix_norm(b)
-    # Each scaled by its own norm first: the product of the norms can underflow or overflow.
+    # Scale each by its own norm first, because the product of the norms can underflow or overflow.
     overlap = torch.linalg.svdvals((b * zero_safe_inverse(norm_b)).T @ (a * zero_safe_inverse(norm_a))).sum()
     distance = (1 - overlap.square()).clamp(min=0)
     return torch.where(norm_a > 0, distance, torch.nan)
 
 
 def _within_span(matrix: Tensor) -> Tensor:
-    """Coordinates of the rows in an orthonormal basis of their span where that is smaller: (K, d) to (K, min(K, d)).
+    """The rows in coordinates of their span, if that is smaller: (K, d) becomes (K, min(K, d)).
 
-    The basis is held fixed under differentiation: turning it changes no inner product, and a step out of the span
-    changes the distance in second order only.
+    The gradient treats the basis of the span as constant. Rotating it changes no inner product, and a step out of the
+    span changes the distance only in second order.
     """
     if matrix.shape[0] >= matrix.shape[1]:
         return matrix

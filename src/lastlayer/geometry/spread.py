@@ -1,4 +1,4 @@
-"""Spread within classes against distance between class means: the intra-inter ratio and CDNV."""
+"""Spread within classes relative to the distance between class means: the intra-inter ratio and CDNV."""
 
 from torch import Tensor
 
@@ -9,28 +9,28 @@ from lastlayer.geometry._passes import first_pass, second_pass
 
 
 def intra_inter_ratio(features: Tensor, target: Tensor) -> Tensor:
-    r"""Mean distance of the features to their class mean over mean distance between class means.
+    r"""The mean distance of features to their class mean, divided by the mean distance between class means.
 
         mean_n |h_n - h_{y_n}|  /  mean_{i != j} |h_i - h_j|
 
-    Norms, not squares; 0 at neural collapse.
+    These are distances, not their squares. The ratio is 0 at neural collapse.
 
     Args:
         features: (N, d).
         target: (N,) class labels of any integer dtype.
 
     Returns:
-        Float64 tensor without dimensions; differentiable (with gradient 0 where a feature equals its class mean).
+        Float64 scalar. Differentiable; the gradient is 0 at a feature that equals its class mean.
 
-    Degenerate cases: one sample in every class gives 0. With one class the result is NaN. If all class means coincide
-    it is infinite, or NaN if all samples coincide too.
+    Degenerate cases: with one sample in every class the result is 0. With one class it is NaN. If all class means are
+    equal, it is infinite, or NaN if all samples are equal too.
 
     Raises:
         ValueError: for empty input, negative labels, NaN or infinite values, wrong shapes.
         TypeError: for features that are not floating point or labels that are not integers.
 
-    References:
-        Soft logit normalization, Section 5.2.
+    Paper: SLN 2025, section 5.2.
+    Tests: tests/geometry/test_spread.py::test_agrees_with_reference
 
     Example:
         >>> import torch
@@ -48,27 +48,27 @@ def intra_inter_ratio(features: Tensor, target: Tensor) -> Tensor:
 
 
 def class_distance_variance(features: Tensor, target: Tensor) -> Tensor:
-    r"""CDNV, the class-distance normalised variance: variance within two classes over their squared distance.
+    r"""The class-distance normalised variance (CDNV): the variance within two classes over their squared distance.
 
         mean_{i < j} (v_i + v_j) / (2 |h_i - h_j|^2),   v_k = mean_{x in k} |h - h_k|^2
 
-    0 at neural collapse. The class means enter by their differences, so that two close classes lose no digit.
+    It is 0 at neural collapse. It uses differences of class means, so two close classes lose no digits.
 
     Args:
         features: (N, d).
         target: (N,) class labels of any integer dtype.
 
     Returns:
-        Float64 tensor without dimensions; differentiable.
+        Float64 scalar. Differentiable.
 
-    Degenerate cases: one sample in every class gives 0. With one class the result is NaN. Two classes with the same
-    mean make it infinite, or NaN if neither has any spread.
+    Degenerate cases: with one sample in every class the result is 0. With one class it is NaN. If two classes have the
+    same mean, it is infinite, or NaN if neither of them has any spread.
 
     Raises:
-        ValueError, TypeError: as `intra_inter_ratio`.
+        ValueError, TypeError: as in `intra_inter_ratio`.
 
-    References:
-        Galanti, György, Hutter (2022), On the role of neural collapse in transfer learning.
+    Paper: Galanti et al. 2022.
+    Tests: tests/geometry/test_spread.py::test_agrees_with_reference
 
     Example:
         >>> import torch

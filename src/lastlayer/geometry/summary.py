@@ -1,4 +1,4 @@
-"""Every measure of geometry at once, from two passes over the features."""
+"""Computes every measure of geometry at once, in two passes over the features."""
 
 from dataclasses import dataclass
 
@@ -13,11 +13,10 @@ from lastlayer.geometry._passes import Means, Spread, first_pass, second_pass
 
 @dataclass(frozen=True)
 class Geometry:
-    """All measures of one set of features; those that were not asked for or cannot be known yet are None.
+    """All measures of one set of features. A measure is None if it was not asked for or cannot be known yet.
 
-    Scalars are float64 tensors without dimensions. Vectors and matrices go over the classes present, `classes` says
-    which label each row stands for. The names without prefix are the centred cosines; `uncentered_` ones are those of
-    the features as they are.
+    Scalars are float64. Vectors and matrices have one row per class present; `classes` holds the label of each row.
+    Cosines without a prefix are of centred features, and those with `uncentered_` are of the features as they are.
     """
 
     classes: Tensor  # (K,)
@@ -55,32 +54,29 @@ def measure(
     global_mean: str = "samples",
     self_pairs: bool = True,
 ) -> Geometry:
-    """Every measure of this package at once, reading the features twice.
+    """Compute every measure of this package at once, reading the features twice.
 
     The values are those of `neural_collapse`, `self_duality`, `cosine_collapse` (centred and not), `compactness`,
-    `separability`, `intra_inter_ratio` and `class_distance_variance`, where each formula stands; the cost is that of
-    the dearest of them rather than of their sum. Memory beyond the features is a few chunks of rows and a few K x d and
+    `separability`, `intra_inter_ratio` and `class_distance_variance`. These functions have the formulas. All together
+    take as long as the slowest of them. Apart from the features, memory holds a few chunks of rows, and a few K x d and
     K x K matrices.
 
     Args:
         features: (N, d).
         target: (N,) class labels of any integer dtype. Classes without a sample are left out.
-        weight: (C, d) classifier with a row for every label; without it nc2, nc3, nc4 and self_duality are None.
-        bias: (C,) bias of the classifier; it enters nc4 only.
-        center_weight, global_mean: as in `neural_collapse`; global_mean applies to nc1, nc3 and self_duality, the
+        weight: (C, d) classifier with a row for every label. Without it nc2, nc3, nc4 and self_duality are None.
+        bias: (C,) bias of the classifier. Only nc4 uses it.
+        center_weight, global_mean: as in `neural_collapse`. global_mean applies to nc1, nc3 and self_duality. The
             cosines are always centred by the mean over samples.
         self_pairs: as in `cosine_collapse`.
 
     Returns:
-        Geometry. Everything in it that its own function would give a gradient has one.
+        Geometry. A value has a gradient if its own function would give it one.
 
     Degenerate cases: as in the functions named above.
 
     Raises:
-        ValueError, TypeError: as `neural_collapse`.
-
-    References:
-        As in the functions named above.
+        ValueError, TypeError: as in `neural_collapse`.
 
     Example:
         >>> import torch
@@ -118,7 +114,7 @@ def summarise(
     global_mean: str,
     self_pairs: bool,
 ) -> Geometry:
-    """The measures from class-level sums; `weight` holds the rows of `classes`. What a sum lacks stays None."""
+    """The measures from sums per class. `weight` holds the rows of `classes`. A measure without its sums stays None."""
     count, total = means.count, means.count.sum()
     centred = means.mean - means.center(global_mean)
     pair_distance = _formulas.pair_distances(means.mean)

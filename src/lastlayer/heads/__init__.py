@@ -1,4 +1,4 @@
-"""Features to logits. The classifier's weights live here and nowhere else."""
+"""Heads turn features into logits. The weights of the classifier are stored here and nowhere else."""
 
 from lastlayer.heads.batch_norm import BatchNormHead
 from lastlayer.heads.head import Head, available, class_of, create, options, register

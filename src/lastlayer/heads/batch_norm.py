@@ -10,19 +10,22 @@ from lastlayer.heads.head import Head, initial_weight, register
 
 @register("batch-norm")
 class BatchNormHead(Head):
-    """logits = W BN(h), BN(h) = gamma (h - mean) / sd, with no shift and no bias.
+    """Batch normalization without a shift, then a linear layer without a bias.
 
-    In training the statistics are the batch's, in evaluation the running ones. But for eps, which torch wants positive,
-    the quadratic mean of the features' norm over a training batch is ||gamma||: that ties weight decay to collapse.
+        logits = W BN(h),    BN(h) = gamma (h - mean) / sd
+
+    In training the statistics are those of the batch, in evaluation the running ones. Over a training batch, the
+    quadratic mean of the feature norms is ||gamma||, up to torch's eps > 0. This links weight decay to collapse.
 
     Args:
         in_features: d.
         num_classes: K.
-        gamma: freeze every entry of BN's weight at this constant, so that ||gamma|| = |gamma| sqrt(d); None learns it
-            from 1.
+        gamma: a constant at which every entry of BN's weight is frozen, so that ||gamma|| = |gamma| sqrt(d). None
+            learns gamma, starting at 1.
         eps, momentum: as in `torch.nn.BatchNorm1d`.
 
-    Paper: Neural Collapse with Batch Normalization and Weight Decay, sections 2 and 3.
+    Paper: Pan and Cao 2023, sections 2 and 3.
+    Tests: tests/heads/test_batch_norm.py::test_quadratic_mean_norm_is_the_norm_of_gamma
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""What every head shares: all logits, some logits, the features the weight multiplies, the equivalent linear layer."""
+"""The base class of all heads, and the registry of heads by name."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from lastlayer._core.registry import Registry, check_options, find, options_of, 
 
 
 class Head(nn.Module):
-    """Features to logits: `F.linear(head.features(x), *head.linear())`.
+    """Turns features into logits: `F.linear(head.features(x), *head.linear())`.
 
-    A head says what it does to the features (`features`) and to its parameters (`linear`); logits, all or some, follow.
+    A head defines what it does to the features (`features`) and to its parameters (`linear`). This class computes the
+    logits from them, for all classes or for some.
 
     Attributes:
-        weight: raw parameters, (num_classes, in_features); write to them in place.
+        weight: raw parameters, (num_classes, in_features). Write to them in place.
         bias: raw parameters, (num_classes,), or None.
     """
 
@@ -38,14 +39,14 @@ class Head(nn.Module):
         self.num_classes = int(num_classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """What the weight multiplies, (..., in_features): where the geometry of the head is measured."""
+        """The features that the weight multiplies, (..., in_features). Measure geometry on these."""
         return x
 
     def linear(self, classes: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """The equivalent additive layer on `features(x)`: weight (K, d) and bias (K,) or None.
+        """The equivalent linear layer on `features(x)`: a weight (K, d), and a bias (K,) that is added, or None.
 
         Args:
-            classes: read only these classes' rows, as indices (m,); None for all.
+            classes: indices (m,) of the classes whose rows to read. None reads all.
         """
         return select(self.weight, classes), None if self.bias is None else select(self.bias, classes)
 
@@ -55,16 +56,16 @@ class Head(nn.Module):
         return self._product(x, None)
 
     def logit(self, x: Tensor, k: int | Sequence[int] | Tensor) -> Tensor:
-        """The logits of the asked classes only, `head(x)[..., k]`, at a cost that does not depend on num_classes.
+        """The logits of some classes only, `head(x)[..., k]`. The cost does not depend on num_classes.
 
         Args:
             x: (..., in_features).
-            k: one class, for a result (...), or several, (m,), for a result (..., m). Their range is checked unless
-                they are a tensor on a GPU, which would have to be waited for.
+            k: one class, for a result of shape (...), or several, (m,), for a result of shape (..., m). Their range is
+                checked, unless they are a tensor on a GPU, because the CPU would have to wait for the GPU.
 
         Raises:
-            TypeError: for classes that are no integers, or more than a list of them; for an x whose dtype does not go
-                with the weight's.
+            TypeError: if k holds something else than integers or has more than one dimension, or if the dtype of x
+                does not fit that of the weight.
             ValueError: for classes that the head does not have.
         """
         self._check(x)
@@ -75,7 +76,7 @@ class Head(nn.Module):
     def _product(self, x: Tensor, classes: Tensor | None) -> Tensor:
         try:
             return F.linear(self.features(x), *self.linear(classes))
-        except RuntimeError as error:  # dtypes are not compared before: under autocast, and in some heads, two are fine
+        except RuntimeError as error:  # not checked earlier: under autocast and in some heads two dtypes are allowed
             if x.dtype is self.weight.dtype or "type" not in str(error):
                 raise
             raise TypeError(
@@ -84,12 +85,12 @@ class Head(nn.Module):
             ) from error
 
     def _classes(self, k: int | Sequence[int] | Tensor) -> Tensor:
-        """Class indices as int64 on the weight's device, (m,) or without a dimension."""
+        """Class indices as int64 on the weight's device, of shape (m,) or ()."""
         classes = k if isinstance(k, Tensor) else _as_tensor(k)
         if classes.dim() > 1 or (classes.numel() and classes.dtype not in INTEGERS):
             raise TypeError(f"k must be a class index 0..{self.num_classes - 1} or a list of them, got {_shown(k)}")
         classes = classes.long()
-        # Checked before it goes to a GPU, which a process cannot use any more after an index out of range.
+        # Checked before the index reaches a GPU: after an index out of range, the process cannot use the GPU any more.
         may_read = classes.device.type == "cpu" and not torch.compiler.is_compiling()
         if may_read and (wrong := outside(classes, self.num_classes)) is not None:
             raise ValueError(f"k must lie in 0..{self.num_classes - 1}, got {wrong}")
@@ -106,7 +107,7 @@ class Head(nn.Module):
 
 
 def _as_tensor(k: object) -> Tensor:
-    """Integers as int64, all else as floats, which the caller refuses; numpy reads arrays that torch would not."""
+    """Integers as int64, all else as floats, which the caller refuses. NumPy can read more arrays than torch."""
     if torch.compiler.is_compiling():
         return torch.as_tensor(k)
     try:
@@ -123,12 +124,12 @@ def _shown(k: object) -> str:
 
 
 def select(rows: Tensor, classes: Tensor | None) -> Tensor:
-    """The rows of some classes, or of all."""
+    """The rows of some classes, or all rows."""
     return rows if classes is None else rows.index_select(0, classes)
 
 
 def initial_weight(num_classes: int, in_features: int) -> nn.Parameter:
-    """A classifier's weight as `torch.nn.Linear` starts it: uniform in +-1 / sqrt(in_features)."""
+    """A new weight, drawn as in `torch.nn.Linear`: uniform between -1 / sqrt(in_features) and 1 / sqrt(in_features)."""
     weight = nn.Parameter(torch.empty(num_classes, in_features))
     nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
     return weight
@@ -139,7 +140,7 @@ _Class = TypeVar("_Class", bound=type[Head])
 
 
 def register(name: str) -> Callable[[_Class], _Class]:
-    """Class decorator: make a head known to `create` under a name."""
+    """Class decorator that makes a head known to `create` under a name."""
 
     def add(head: _Class) -> _Class:
         _registry.add(name, head)
@@ -154,17 +155,17 @@ def available() -> list[str]:
 
 
 def class_of(name: str) -> type[Head]:
-    """The class of a name, or of a head of the user's own: "package.module.HeadClass" or "package.module:HeadClass".
+    """The class for a name. A head of your own is named "package.module.HeadClass" or "package.module:HeadClass".
 
     Raises:
-        ValueError: for an unknown name, with the nearest spelling, or for what is no class derived from `Head`.
+        ValueError: for an unknown name, or if the name leads to something that is not a class derived from `Head`.
     """
     path = None if name in _registry else split_path(name)
     if path is None:
         return _registry.get(name)
     found = find(*path, f"head {name!r}")
     if not (isinstance(found, type) and issubclass(found, Head)):
-        raise ValueError(f"head {name!r} is no class derived from lastlayer.heads.Head (docs/heads.md has one)")
+        raise ValueError(f"head {name!r} is not a class derived from lastlayer.heads.Head (docs/heads.md shows one)")
     return found
 
 
@@ -177,18 +178,18 @@ def create(name: str, in_features: int, num_classes: int, **given: Any) -> Head:
     """Make a head by name.
 
     Args:
-        name: one of `available()`, or "package.module.HeadClass" for your own.
+        name: one of `available()`, or "package.module.HeadClass" for a head of your own.
         in_features: d.
         num_classes: K.
-        given: the head's options.
+        given: the options of the head.
 
     Raises:
-        ValueError: for an unknown name or option, with the nearest spelling.
+        ValueError: for an unknown name or option. The message gives the nearest spelling.
 
     Example:
         >>> from lastlayer import heads
         >>> heads.create("normalized", 4, 3, scale=8.0)
-        NormalizedHead(in_features=4, num_classes=3, scale=8)
+        NormalizedHead(in_features=4, num_classes=3, scale=8, bias=True)
     """
     check_options(f"head {name}", given, options(name))
     return class_of(name)(in_features, num_classes, **given)

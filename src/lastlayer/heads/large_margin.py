@@ -1,4 +1,4 @@
-"""The head of L-Softmax: margined logits in training, plain ones in evaluation."""
+"""The head of L-Softmax: logits with a margin in training, plain logits in evaluation."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ from lastlayer.losses.target import check_label_range
 
 @register("large-margin")
 class LargeMarginHead(Head):
-    """L-Softmax as a head (Liu et al., 2016): with cross-entropy on its training logits it is `losses.large_margin`.
+    """L-Softmax as a head. Cross-entropy on its training logits equals `losses.large_margin`.
 
-    `head(x, target)` in training replaces the true logit by (lam z_y + ||w_y|| ||h|| psi(m theta)) / (1 + lam); in
-    evaluation, or without a target, the logits are plain, W h. There is no bias.
+        logits = W h,    in training  z_y -> (lam z_y + ||w_y|| ||h|| psi(theta)) / (1 + lam)
 
-    Margin 4 seldom converges from scratch with lam = 0. By default lam falls from 1000 as 1000 / (1 + 0.12 step), one
-    step for each training call with a target, down to a floor of 5; the step is saved in the state_dict.
+    In training, `head(x, target)` replaces the true logit as the formula says. In evaluation, or without a target, the
+    logits are plain. There is no bias.
+
+    With margin 4 and lam = 0, training from scratch seldom converges. So by default lam falls as
+    1000 / (1 + 0.12 step) down to 5. Each training call with a target is one step. The step is saved in the state_dict.
 
     Args:
         in_features: d.
         num_classes: K.
         margin: an integer >= 1.
-        lam: (start, floor) to anneal, or one number to keep.
+        lam: a pair (start, floor) to lower it step by step, or one number to keep it constant.
+
+    Paper: Liu et al. 2016.
+    Tests: tests/heads/test_large_margin.py::test_with_cross_entropy_it_is_the_loss
 
     Example:
         >>> import torch
@@ -63,20 +68,20 @@ class LargeMarginHead(Head):
 
     @property
     def lam(self) -> Tensor:
-        """lambda at the present step, as a tensor: reading it costs no synchronisation."""
+        """lambda at the present step, as a tensor, so that the CPU need not wait for the GPU."""
         step = self.step.to(torch.promote_types(self.weight.dtype, torch.float32))
         return (self.start / (1 + 0.12 * step)).clamp(min=self.floor)
 
     def take_step(self) -> dict[str, Any]:
-        """The margin and lambda of the present training step, which is counted."""
+        """The margin and lambda of the present training step. Each call counts as one step."""
         numbers = {"margin": self.margin, "lam": self.lam}
         self.step += 1
         return numbers
 
     def forward(self, x: Tensor, target: Tensor | None = None) -> Tensor:
-        """Logits (N, K) of x (N, d): margined in training with a target of class indices (N,), plain otherwise.
+        """The logits (N, K) of x (N, d). In training with a target of class indices (N,), they contain the margin.
 
-        An ignored label (any negative number) leaves its row plain.
+        If a label is negative, it is ignored and the logits of its row stay plain.
         """
         logits = super().forward(x)
         if target is None or not self.training:

@@ -10,7 +10,12 @@ from lastlayer.heads.head import Head, initial_weight, register
 
 @register("linear")
 class LinearHead(Head):
-    """logits = W h + b, initialised as `torch.nn.Linear`.
+    """A linear layer, with the same starting weights as `torch.nn.Linear`.
+
+        logits = W h + b
+
+    Paper: none, the standard layer.
+    Tests: tests/heads/test_heads.py::test_logits
 
     Example:
         >>> import torch

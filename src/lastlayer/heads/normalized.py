@@ -1,4 +1,4 @@
-"""Cosines times a scale: features and classifier rows on the unit sphere."""
+"""Cosines times a scale: the features and the classifier's rows are normalised to length 1."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from lastlayer.heads.head import Head, initial_weight, register, select
 
 @register("normalized")
 class NormalizedHead(Head):
-    """logits_k = scale cos(w_k, h) - b_k. The bias is subtracted, as the paper writes it.
+    """Cosines between the features and the classifier's rows, times a scale.
 
-    Norms are exact, without an epsilon, and computed in float32 or better; a zero feature has cosine 0 with every class
-    and gradient 0. Logits of a head in half precision are float32; under autocast the product of the unit vectors runs
-    in the lower precision.
+        logits_k = scale cos(w_k, h) - b_k
+
+    The bias is subtracted, as in the paper.
+    The norms have no epsilon and are computed in float32 or better. A zero feature has cosine 0 with every class, and
+    gradient 0. A head in half precision returns float32 logits. Under autocast the product of the unit vectors runs in
+    the lower precision.
 
     Args:
         in_features: d.
         num_classes: K.
-        scale: a number, or an `nn.Parameter` to learn it; another tensor is a buffer.
-        bias: whether to have one.
-        bias_mean, bias_std: mean and spread of the normal distribution the bias starts from.
+        scale: a number, or an `nn.Parameter` to learn it. Any other tensor becomes a buffer.
+        bias: whether the head has a bias.
+        bias_mean, bias_std: mean and standard deviation of the normal distribution from which the bias is drawn.
 
-    Paper: Classification vs. Deep Feature Learning in Normalized Spaces, equations 2 and 5.
+    Paper: Normalized Spaces 2025, equations 2 and 5.
+    Tests: tests/heads/test_heads.py::test_logits
 
     Example:
         >>> import torch
@@ -61,11 +65,11 @@ class NormalizedHead(Head):
         self.bias = nn.Parameter(bias_mean + bias_std * torch.randn(num_classes)) if bias else None
 
     def features(self, x: Tensor) -> Tensor:
-        """The features on the unit sphere."""
+        """The features, normalised to length 1."""
         return unit(x)
 
     def linear(self, classes: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """scale times the unit rows, and minus the bias."""
+        """The weight, scale times the unit rows, and the bias with its sign turned, so that it can be added."""
         weight = self.scale * unit(select(self.weight, classes))
         return weight, None if self.bias is None else -select(self.bias, classes).to(weight.dtype)
 

@@ -1,4 +1,4 @@
-"""The simplex equiangular tight frame, and a head whose classifier is fixed to it."""
+"""The simplex equiangular tight frame, and a head that uses it as a fixed classifier."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from lastlayer.heads.head import Head, register, select
 
 
 def simplex_etf(num_classes: int, dim: int, generator: torch.Generator | None = None) -> Tensor:
-    """A simplex equiangular tight frame: K unit vectors, every two at cosine -1 / (K - 1), in a random orientation.
+    """A simplex equiangular tight frame: K unit vectors in a random orientation, each two with cosine -1 / (K - 1).
 
         M M' = K / (K - 1) (I - 11'/K)
 
     Args:
         num_classes: K >= 2.
         dim: d >= K - 1.
-        generator: source of the orientation; None is torch's global one.
+        generator: the random generator for the orientation. None uses torch's global one.
 
     Returns:
-        M, (K, d), rows of unit norm, in torch's default dtype (computed in float64).
+        M, (K, d), with rows of unit norm. Computed in float64, returned in torch's default dtype.
+
+    Paper: Papyan et al. 2020.
+    Tests: tests/heads/test_simplex.py::test_gram_matrix
 
     Example:
         >>> M = simplex_etf(3, 2)
@@ -39,20 +42,26 @@ def simplex_etf(num_classes: int, dim: int, generator: torch.Generator | None = 
     basis = basis / (i * (i + 1)).sqrt()  # (K, K - 1), basis basis' = I - 11'/K
     gaussian = torch.randn(dim, num_classes - 1, dtype=torch.float64, generator=generator)
     frame, triangle = torch.linalg.qr(gaussian)
-    frame = frame * triangle.diagonal().sign()  # without it the orientation is not uniform
+    frame = frame * triangle.diagonal().sign()  # without this the orientation would not be uniform
     rows: Tensor = (num_classes / (num_classes - 1)) ** 0.5 * basis @ frame.T
     return rows.to(torch.get_default_dtype())
 
 
 @register("simplex")
 class SimplexHead(Head):
-    """logits = scale M h, with M a fixed simplex frame: nothing to learn in the last layer.
+    """A classifier that is fixed to a simplex frame M, so that the last layer has nothing to learn.
+
+        logits = scale M h
 
     Args:
         in_features: d >= num_classes - 1.
         num_classes: K >= 2.
-        scale: factor on the rows, which have unit norm; None is 1.
-        generator: source of the orientation; None is torch's global one. The frame is saved in the state_dict.
+        scale: factor on the rows, which have unit norm. None is 1.
+        generator: the random generator for the orientation. None uses torch's global one. The frame is saved in the
+            state_dict.
+
+    Paper: Papyan et al. 2020, the frame; none for fixing it.
+    Tests: tests/heads/test_heads.py::test_logits
 
     Example:
         >>> import torch
@@ -77,7 +86,7 @@ class SimplexHead(Head):
         self.bias = None
 
     def linear(self, classes: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """scale times the frame's rows, and no bias."""
+        """The weight, scale times the frame's rows, and no bias."""
         rows = select(self.weight, classes)
         return rows if self.scale is None else self.scale * rows, None
 

@@ -1,7 +1,8 @@
 """Every loss of the library: a function, a Module named CamelCase + "Loss", and a name for `create`.
 
-Drop-in for `torch.nn.functional.cross_entropy` and `torch.nn.CrossEntropyLoss`: the same targets, class weights,
-ignored labels and reductions, under autocast, `torch.compile`, `torch.func` and DDP.
+They replace `torch.nn.functional.cross_entropy` and `torch.nn.CrossEntropyLoss` without other changes to your code.
+They take the same targets, class weights, ignored labels and reductions. They work under autocast, `torch.compile`,
+`torch.func` and DDP.
 """
 
 from lastlayer.losses.arc_margin import ArcMarginLoss, arc_margin

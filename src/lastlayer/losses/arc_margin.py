@@ -25,25 +25,28 @@ def arc_margin(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """ArcFace (Deng et al., 2019): cross-entropy of scaled cosines, the true angle enlarged by a margin.
+    """ArcFace: cross-entropy of scaled cosines, with the angle to the true class enlarged by a margin.
 
-        c_k = cos(theta_k)  ->  cos(theta_k + margin)           where theta_k <= pi - margin
-                                c_k - margin sin(margin)        beyond, which keeps it decreasing in theta_k
+        c_k = cos(theta_k)  ->  cos(theta_k + margin)           if theta_k <= pi - margin
+                                c_k - margin sin(margin)        otherwise, which keeps it decreasing in theta_k
         L_k = cross-entropy of scale * cosines with that entry replaced
 
     Args:
-        cosines: (N, K), (N, K, ...) or (K,): the logits of a `NormalizedHead(scale=1.0, bias=False)`. Values that
-            rounding took past 1 in size count as 1.
+        cosines: (N, K), (N, K, ...) or (K,): the logits of a `NormalizedHead(scale=1.0, bias=False)`. If rounding made
+            a value larger than 1 in size, it counts as 1.
         target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         margin: angle in radians, in [0, pi].
         scale: factor on the cosines, > 0.
         weight, ignore_index, reduction: as in `cross_entropy`.
 
     Returns:
-        The loss in float32 or better: a scalar, or one value a sample for "none".
+        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
 
-    Degenerate cases: at a cosine of exactly 1 or -1 the angle has no derivative; there the gradient is that of
-    cos(margin) c, so it is finite.
+    Degenerate cases: at a cosine of exactly 1 or -1 the angle has no derivative. There we use the gradient of
+    cos(margin) c, which is finite.
+
+    Paper: Deng et al. 2019; continued beyond theta = pi - margin, so that it keeps decreasing.
+    Tests: tests/losses/test_margins.py::test_arc_margin_is_arcface
 
     Example:
         >>> import torch
@@ -63,11 +66,11 @@ def arc_margin(
 
 def enlarge_angle(cosine: Tensor, margin: Tensor | float) -> Tensor:
     """The true cosine with its angle enlarged by the margin."""
-    maths: Any = torch if isinstance(margin, Tensor) else math  # math would take a learnable margin's gradient away
+    maths: Any = torch if isinstance(margin, Tensor) else math  # math would cut the gradient of a learnable margin
     cos_margin, sin_margin = maths.cos(margin), maths.sin(margin)
     inside = cosine.abs() < 1
     safe = torch.where(inside, cosine, 0.0)
-    # (1 - c)(1 + c) keeps the digits that 1 - c^2 loses next to 1; the square root's slope is infinite only at 0.
+    # Near 1, (1 - c)(1 + c) keeps the digits that 1 - c^2 loses. The slope of the square root is infinite only at 0.
     sine = torch.where(inside, ((1 - safe) * (1 + safe)).sqrt(), 0.0)
     clamped = torch.where(inside, cosine, cosine - (cosine - cosine.sign()).detach())
     enlarged = clamped * cos_margin - sine * sin_margin

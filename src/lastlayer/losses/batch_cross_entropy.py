@@ -17,24 +17,28 @@ def batch_cross_entropy(logits: Tensor, target: Target, *, group: Group = None) 
 
         L = -log m + log sum_{i,j} exp(z_ij) - (1/m) sum_i z_{i, y_i}    >= 0
 
-    with m samples. m = 1 is cross-entropy. A logit competes with every logit of every sample, which is why a loss below
-    log(2) / m implies logit separation within the batch (The Principle of Logit Separation, section 5.1).
+    with m samples. For m = 1 this is cross-entropy. Each true logit competes with every logit of every sample. That is
+    why a loss below log(2) / m implies logit separation within the batch.
 
-    The loss couples the samples of a batch, so it is a scalar and:
-      - Gradient accumulation changes it. The mean over micro-batches is a lower bound of the loss of the whole batch,
-        equal only if their partition sums are. Accumulate features rather than gradients, or use larger batches.
-      - A short last batch is a batch of its own, compared with fewer logits; -log m keeps the loss of a perfect batch
-        at 0 for every m. Drop it (`drop_last=True`) if every step should ask for the same separation.
+    The loss couples the samples of a batch, so it is a scalar. This has two consequences:
+      - Gradient accumulation changes the loss. The mean over micro-batches is a lower bound of the loss of the whole
+        batch. They are equal only if the partition sums are equal. Accumulate features instead of gradients, or use
+        larger batches.
+      - A short last batch has fewer logits to compare. The term -log m keeps the loss of a perfect batch at 0 for
+        every m. Drop the short batch (`drop_last=True`) if every step should ask for the same separation.
 
     Args:
         logits: (N, K), (N, K, ...) or (K,); every position is a sample.
-        target: class indices (N, ...), class probabilities (N, K, ...) or a mixed pair (y_a, y_b, lam): the last
-            term is then (1/m) sum_i sum_k t_ik z_ik, and m = 1 is still cross-entropy.
-        group: a process group to couple across. Each rank gives its part of the batch, of any size; the value is that
-            of the whole batch on every rank, and after DDP's averaging so are the gradients.
+        target: class indices (N, ...), class probabilities (N, K, ...) or a mixed pair (y_a, y_b, lam). For the last
+            two the last term is (1/m) sum_i sum_k t_ik z_ik, and m = 1 is still cross-entropy.
+        group: a process group to couple across. Each rank gives its part of the batch, of any size. Every rank gets
+            the loss of the whole batch, and after DDP's averaging its gradients too.
 
     Returns:
         A scalar in float32 or better. NaN for an empty batch.
+
+    Paper: Keren et al. 2018, section 5.1.
+    Tests: tests/losses/test_properties.py::TestBatchCrossEntropy::test_formula_and_sign
 
     Example:
         >>> import torch
@@ -44,11 +48,11 @@ def batch_cross_entropy(logits: Tensor, target: Target, *, group: Group = None) 
     problem = read(logits, target, ignore_index=None)
     z = problem.logits
     m = torch.full((), z.numel() / z.shape[1], dtype=z.dtype, device=z.device)
-    # The maximum is a constant here: it cancels in value and gradient, whatever it is subtracted from.
+    # The maximum counts as a constant: it cancels in the value and in the gradient.
     largest = max_over_ranks(z.detach(), group) if group is not None or z.numel() else z.new_zeros(())
     z = z - largest
     if problem.probabilities is not None:
-        # Rows that do not sum to 1 leave a part of the maximum behind.
+        # If a row does not sum to 1, a part of the maximum remains.
         true = (problem.probabilities * z).sum() + largest * (problem.probabilities.sum() - m)
     else:
         true = m.new_zeros(())

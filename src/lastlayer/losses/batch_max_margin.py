@@ -1,4 +1,4 @@
-"""Batch max-margin: the smallest true logit of the batch must lead its largest false one."""
+"""Batch max-margin: the smallest true logit of the batch must exceed its largest false logit by a margin."""
 
 from __future__ import annotations
 
@@ -15,29 +15,33 @@ from lastlayer.losses.target import Target, check_range, read
 def batch_max_margin(
     logits: Tensor, target: Target, *, margin: float = 1.0, sample_term: bool = True, group: Group = None
 ) -> Tensor:
-    """Hinge between the extremes of the batch, plus the usual hinge of each sample.
+    """A hinge between the extreme logits of the batch, plus the usual hinge of each sample.
 
         L = (1/m) max(0, margin - z_+ + z_-) + (1/m) sum_i max(0, margin - z_{i, y_i} + max_{j != y_i} z_ij)
 
     with z_+ the smallest true and z_- the largest false logit of the m samples. A loss below margin / m implies logit
-    separation within the batch (The Principle of Logit Separation, section 5.2).
+    separation within the batch.
 
-    The loss couples the samples of a batch, so it is a scalar and:
-      - Gradient accumulation changes it: each micro-batch has extremes of its own, none beyond the whole batch's.
-      - A short last batch is a batch of its own, with weaker extremes and a larger 1/m. Drop it (`drop_last=True`) if
-        every step should ask for the same.
+    The loss couples the samples of a batch, so it is a scalar. This has two consequences:
+      - Gradient accumulation changes the loss: each micro-batch has its own extremes, and they lie within those of the
+        whole batch.
+      - A short last batch has weaker extremes and a larger 1/m. Drop it (`drop_last=True`) if every step should ask
+        for the same separation.
 
     Args:
         logits: (N, K), (N, K, ...) or (K,); every position is a sample.
-        target: class indices (N, ...), or a mixed pair (y_a, y_b, lam) with a number lam, for
-            lam L(y_a) + (1 - lam) L(y_b). Class probabilities have no smallest true logit and are refused.
-        margin: the lead asked for, > 0.
-        sample_term: whether to add the second term; without it only two logits a batch have a gradient.
+        target: class indices (N, ...), or a mixed pair (y_a, y_b, lam) with one number lam, which gives
+            lam L(y_a) + (1 - lam) L(y_b). Class probabilities are refused, since then no logit is the true one.
+        margin: how far the true logits should lead, > 0.
+        sample_term: whether to add the second term. Without it only two logits per batch have a gradient.
         group: a process group to couple across, as in `batch_cross_entropy`.
 
     Returns:
-        A scalar in float32 or better. NaN for an empty batch; 0 with one class, which has no false logit. A hinge whose
-        lead is the margin exactly has no gradient.
+        A scalar in float32 or better. NaN for an empty batch. 0 with one class, which has no false logit. A hinge has
+        no gradient if the lead is exactly the margin.
+
+    Paper: Keren et al. 2018, section 5.2.
+    Tests: tests/losses/test_properties.py::TestBatchMaxMargin::test_formula
 
     Example:
         >>> import torch
@@ -64,7 +68,7 @@ def _coupled(z: Tensor, index: Tensor, margin: float, sample_term: bool, group: 
     at = AtLabel(index)
     true, best_false = at(z), at.max_others(z)  # (N, 1, ...)
     m = torch.full((), true.numel(), dtype=z.dtype, device=z.device)
-    # Differences first: a margin less a large logit would be rounded, at 1e8 away.
+    # Subtract the logits first: margin minus a logit of 1e8 would round the margin away.
     hinges = (margin - (true - best_false)).relu().sum()
     if z.shape[1] == 1 or (group is None and true.numel() == 0):  # no extremes to compare
         return sum_over_ranks(hinges, group) / sum_over_ranks(m, group)

@@ -24,25 +24,28 @@ def binary_cross_entropy(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """K logistic losses, one a class, summed.
+    """The sum of K logistic losses, one per class.
 
         L(t) = w sum_j [a_j t_j softplus(-z_j) + (1 - t_j) softplus(z_j)],    w = sum_k t_k w_k, or 1 without weights
 
-    with a the `pos_weight`. For the label k, t = e_k: softplus(-z_k) + sum_{j != k} softplus(z_j). Aligned with logit
-    separation (Keren et al., 2018): a loss below log 2 over the whole sample puts every true logit above
-    every false one.
+    where a is the `pos_weight`. For label k the target is t = e_k, and the loss is
+    softplus(-z_k) + sum_{j != k} softplus(z_j). The loss is aligned with logit separation: if its sum over the samples
+    is below log 2, every true logit exceeds every false one.
 
     Args:
         logits: (N, K), (N, K, ...) or (K,).
-        target: class indices (N, ...), a mixed pair (y_a, y_b, lam), or any t in [0, 1]^K of shape (N, K, ...): class
-            probabilities, or the zeros and ones of a multi-label problem.
-        label_smoothing: a in [0, 1]; the target becomes (1 - a) t + a / K, in the class weight w too.
-        pos_weight: factor on the positive term of each class, (K,); above 1 raises recall.
+        target: class indices (N, ...), a mixed pair (y_a, y_b, lam), or any t in [0, 1]^K of shape (N, K, ...), such as
+            class probabilities or the zeros and ones of a multi-label problem.
+        label_smoothing: a in [0, 1]. The target becomes (1 - a) t + a / K, also in the class weight w.
+        pos_weight: factor on the positive term of each class, (K,). Values above 1 raise recall.
         weight, ignore_index, reduction: as in `cross_entropy`.
 
     Returns:
-        The loss in float32 or better: a scalar, or one value a sample for "none". The mean is over samples, not over
-        classes, and divides by what it divides by in `cross_entropy`.
+        The loss in float32 or better: a scalar, or one value per sample with reduction="none". The mean is over
+        samples, not over classes. It has the same divisor as in `cross_entropy`.
+
+    Paper: Keren et al. 2018, section 4.3, with the sign of the second term corrected.
+    Tests: tests/losses/test_values.py::test_binary_cross_entropy_weighs_the_row
 
     Example:
         >>> import torch
@@ -76,7 +79,7 @@ def binary_cross_entropy(
 
 @register("bce")
 class BinaryCrossEntropyLoss(Loss):
-    """`binary_cross_entropy` as a Module; `bce` by name. Probabilities are the sigmoids, one a class."""
+    """`binary_cross_entropy` as a Module; `bce` by name. Its probabilities are sigmoids, one per class."""
 
     function = staticmethod(binary_cross_entropy)
     row_form = RowForm(Kind.BINARY, lambda o, K: (1.0, 0.0, 1.0, 0.0))
@@ -85,7 +88,7 @@ class BinaryCrossEntropyLoss(Loss):
     probe_rate = 0.03
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Sigmoid of each logit: K independent answers, which need not sum to 1."""
+        """The sigmoid of each logit: K independent answers that need not sum to 1."""
         return torch.sigmoid(at_least_float32(logits))
 
     def probability_formula(self) -> str:

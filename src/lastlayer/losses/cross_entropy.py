@@ -1,4 +1,4 @@
-"""Cross-entropy, the loss every other one here is compared with."""
+"""Cross-entropy, the loss that all others here are compared with."""
 
 from __future__ import annotations
 
@@ -30,21 +30,25 @@ def cross_entropy(
         logits: (N, K), (N, K, ...) or (K,).
         target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         temperature: T > 0.
-        label_smoothing: a in [0, 1]; the target becomes (1 - a) t + a / K.
-        weight: one number a class, (K,).
-        ignore_index: a label that counts for nothing.
+        label_smoothing: a in [0, 1]. The target becomes (1 - a) t + a / K.
+        weight: one number per class, (K,).
+        ignore_index: samples with this label do not count.
         reduction: "none", "mean" or "sum".
 
     Returns:
-        The loss, in float32 or better: a scalar, or one value a sample for "none". The value is that of
-        `torch.nn.functional.cross_entropy` for every combination of arguments the two share.
+        The loss in float32 or better: a scalar, or one value per sample with reduction="none". It equals
+        `torch.nn.functional.cross_entropy` for every combination of arguments that both have.
 
-    Class weights: a sample counts sum_k t_k w_k L_k. With index targets the mean divides by the sum of the labels'
-    weights, sum_n w_{y_n}; with probabilities and mixed pairs by the number of samples. Together with smoothing the
-    smoothed part a/K sum_k w_k L_k carries the weight of every class, while the divisor is still sum_n w_{y_n}: a rare
-    label with a large weight then takes part in every sample's loss. That is torch's definition, kept to the digit.
+    Class weights: the loss of a sample is sum_k t_k w_k L_k. With index targets the mean divides by the sum of the
+    labels' weights, sum_n w_{y_n}. With probabilities and mixed pairs it divides by the number of samples. With label
+    smoothing, the smoothed part a/K sum_k w_k L_k contains the weights of all classes, but the divisor stays
+    sum_n w_{y_n}. So a rare class with a large weight adds to the loss of every sample. This is torch's definition.
 
-    Degenerate cases: the mean over an empty or wholly ignored batch is NaN, the sum 0; with one class the loss is 0.
+    Degenerate cases: if the batch is empty or all labels are ignored, the mean is NaN and the sum is 0. With one class
+    the loss is 0.
+
+    Paper: none, the standard definition; label smoothing: Szegedy et al. 2016.
+    Tests: tests/losses/test_like_torch.py::test_with_label_smoothing
 
     Example:
         >>> import torch
@@ -62,15 +66,16 @@ def cross_entropy(
 
 
 def softmax_cross_entropy(problem: Problem, scores: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy of scores made from the problem's logits; of one label a sample by torch's own kernels.
+    """Cross-entropy of scores that were made from the problem's logits.
 
-    Torch's loss of class probabilities is no kernel but a sum of products, and torch 2.11 fails to compile it.
+    With one label per sample torch's own kernels compute it. For class probabilities torch has no kernel: it sums
+    products, and torch 2.11 fails to compile that.
     """
     if len(problem.labels) != 1:  # class probabilities or a mixed pair
         log_p = F.log_softmax(scores, dim=1)
         return evaluate(problem, lambda at: -at(log_p), label_smoothing)
     (labels,) = problem.labels
-    # torch's own weighted mean of a smoothed loss selects the valid labels, which makes the host wait for the device.
+    # torch's weighted mean of a smoothed loss selects the valid labels, which makes the CPU wait for the GPU.
     divide = label_smoothing and problem.weight is not None and problem.reduction == "mean"
     loss = F.cross_entropy(
         scores,

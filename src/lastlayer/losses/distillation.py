@@ -1,4 +1,4 @@
-"""Losses that also follow a teacher: Hinton's distillation and its feature-normalised form."""
+"""Losses that also follow a teacher network: distillation, and distillation with normalised features."""
 
 from __future__ import annotations
 
@@ -22,27 +22,30 @@ def distillation(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Knowledge distillation (Hinton, Vinyals & Dean, 2015).
+    """Knowledge distillation: the student's softened probabilities should match those of a teacher.
 
         L_k = alpha T^2 KL(softmax(z_teacher / T) || softmax(z / T)) + (1 - alpha) CE_k(z)
 
-    T^2 keeps the size of the first term's gradient when T changes. No gradient flows to the teacher.
+    The factor T^2 keeps the gradient of the first term at the same size when T changes. The teacher gets no gradient.
 
     Args:
-        logits: the student's, (N, K), (N, K, ...) or (K,).
-        teacher_logits: of the same shape.
+        logits: the student's logits, (N, K), (N, K, ...) or (K,).
+        teacher_logits: the teacher's logits, of the same shape.
         target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         temperature: T > 0.
         alpha: share of the teacher's term, in [0, 1].
-        weight, ignore_index, reduction: as in `cross_entropy`; they apply to both terms.
+        weight, ignore_index, reduction: as in `cross_entropy`. They apply to both terms.
 
     Returns:
-        The loss in float32 or better: a scalar, or one value a sample for "none".
+        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
+
+    Paper: Hinton et al. 2015.
+    Tests: tests/losses/test_distillation.py::test_torchs_divergence_agrees
 
     Example:
         >>> import torch
         >>> z = torch.tensor([[2.0, 0.0, 0.0]])
-        >>> distillation(z, z, torch.tensor([0]))  # a student that equals its teacher pays for the label alone
+        >>> distillation(z, z, torch.tensor([0]))  # if student and teacher are equal, only the second term is left
         tensor(0.0240)
     """
     check_range("temperature", temperature, 0.0, open_low=True)
@@ -76,30 +79,34 @@ def feature_norm_distillation(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Feature-normalised distillation (Xu, Rui, Li & Gu, 2020): each sample's feature norm is its temperature.
+    """Feature-normalised distillation: the feature norm of each sample serves as its temperature.
 
         q = softmax(scale z / ||h||),    q_teacher = softmax(scale z_teacher / ||h_teacher||)
         L_k = CE_k(z) - beta sum_j q_teacher,j log q_j
 
-    A large feature norm marks a sample whose label is over-fitted; dividing by it replaces the one temperature of
-    `distillation`. The defaults are those of the authors' public script, which caps the norm of the features at
-    `scale` and leaves the bias alone; here logits, bias included, are divided by the norm, as the paper writes it. No
-    gradient flows to the teacher.
+    A large feature norm is a sign that the network over-fits the sample's label. So each sample is divided by its own
+    norm, while `distillation` uses one temperature for all. The defaults are those of the authors' public script. That
+    script caps the norm of the features at `scale` and does not divide the bias. Here the logits, bias included, are
+    divided by the norm, as the paper writes it. The teacher gets no gradient.
 
     Args:
-        logits: the student's, (N, K).
+        logits: the student's logits, (N, K).
         features: the student's last-layer features h, (N, d).
-        teacher_logits: (N, K).
-        teacher_features: (N, d'), of any width.
+        teacher_logits: the teacher's logits, (N, K).
+        teacher_features: the teacher's features, (N, d'), of any width.
         target: class indices (N,), class probabilities (N, K), or a mixed pair (y_a, y_b, lam).
-        scale: > 0, the norm every sample is brought to.
+        scale: > 0, the norm that the features of every sample are brought to.
         beta: weight of the teacher's term, >= 0.
-        weight, ignore_index, reduction: as in `cross_entropy`; they apply to both terms.
+        weight, ignore_index, reduction: as in `cross_entropy`. They apply to both terms.
 
     Returns:
-        The loss in float32 or better: a scalar, or one value a sample for "none".
+        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
 
-    Degenerate cases: a zero feature has no norm to divide by; its teacher's term uses q = uniform, without gradient.
+    Degenerate cases: a zero feature cannot be divided by its norm. Its teacher's term uses the uniform q, without
+    gradient.
+
+    Paper: Xu et al. 2020.
+    Tests: tests/losses/test_distillation.py::test_feature_norm_distillation
 
     Example:
         >>> import torch

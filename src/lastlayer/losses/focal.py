@@ -1,4 +1,4 @@
-"""Focal loss over the softmax: cross-entropy that pays little attention to samples already right."""
+"""Focal loss over the softmax: cross-entropy with little weight on samples that are already right."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def focal(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Focal loss (Lin et al., 2017) in its softmax form, as in "Are all losses created equal" (Zhou et al., 2022).
+    """Focal loss in its softmax form.
 
         L_k = -(1 - p_k)^gamma log p_k,    p = softmax(z)
 
@@ -31,9 +31,12 @@ def focal(
         weight, ignore_index, reduction: as in `cross_entropy`.
 
     Returns:
-        The loss in float32 or better: a scalar, or one value a sample for "none".
+        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
 
-    Degenerate cases: where 1 - p_k underflows to 0 the loss and its gradient are 0, for every gamma.
+    Degenerate cases: if 1 - p_k underflows to 0, the loss and its gradient are 0 for every gamma.
+
+    Paper: Lin et al. 2017; in the softmax form of Zhou et al. 2022, section 2.1.
+    Tests: tests/losses/test_values.py::test_index_targets
 
     Example:
         >>> import torch
@@ -46,7 +49,7 @@ def focal(
     def loss(at: Selection) -> Tensor:
         surprise = at.cross_entropy(problem.logits, at(problem.logits))  # -log p
         missing = -torch.expm1(-surprise)  # 1 - p, without cancellation
-        # 0 ** (gamma - 1) in the derivative would be infinite for gamma < 1.
+        # For gamma < 1 the derivative contains 0 ** (gamma - 1), which is infinite.
         focus = torch.where(missing > 0, missing, 1.0) ** gamma
         return torch.where(missing == 0, 0.0, focus * surprise)
 

@@ -27,7 +27,7 @@ def large_margin(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Large-margin softmax (Liu et al., 2016), without a bias.
+    """Large-margin softmax (L-Softmax), without a bias.
 
         z = W h,    z_k = ||w_k|| ||h|| cos(theta)  ->  (lam z_k + ||w_k|| ||h|| psi(theta)) / (1 + lam)
         psi(theta) = (-1)^i cos(m theta) - 2 i    for theta in [i pi / m, (i + 1) pi / m]
@@ -35,19 +35,23 @@ def large_margin(
 
     Args:
         features: h, (N, d).
-        weight: W, (K, d): the classifier, not class weights.
+        weight: W, (K, d), the classifier. These are not class weights.
         target: class indices (N,), class probabilities (N, K), or a mixed pair (y_a, y_b, lam).
         margin: m, an integer >= 1; 1 is cross-entropy.
-        lam: >= 0, how much of the plain logit is left; training at margin 4 needs it large at first: `LargeMarginHead`.
-        class_weight: one number a class, (K,).
+        lam: >= 0, how much the plain logit counts. With margin 4 it must be large at the start of training;
+            `LargeMarginHead` lowers it step by step.
+        class_weight: one number per class, (K,).
         ignore_index, reduction: as in `cross_entropy`.
 
     Returns:
-        The loss in float32 or better: a scalar, or one value a sample for "none".
+        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
 
-    Degenerate cases: a zero feature or classifier row has no angle; its logit is 0 with gradient lam / (1 + lam) of the
-    plain one. A cosine that rounding took past 1 in size counts as 1. Under autocast the product W h runs in the lower
-    precision, the angle in float32.
+    Degenerate cases: a zero feature or a zero row of the classifier has no angle. Its logit is 0, and its gradient is
+    lam / (1 + lam) times that of the plain logit. If rounding made a cosine larger than 1 in size, it counts as 1.
+    Under autocast the product W h runs in the lower precision and the angle in float32.
+
+    Paper: Liu et al. 2016.
+    Tests: tests/losses/test_margins.py::TestPsi::test_values
 
     Example:
         >>> import torch
@@ -80,16 +84,16 @@ def row_norms(rows: Tensor) -> Tensor:
 
 
 def shrink(logit: Tensor, norms: Tensor, margin: int, lam: Tensor | float) -> Tensor:
-    """The true logit with its angle multiplied by the margin, mixed with the plain logit by lam."""
+    """The true logit with its angle multiplied by the margin, mixed with the plain logit in the proportion 1 : lam."""
     if not isinstance(margin, int) or isinstance(margin, bool):
         raise TypeError(f"margin must be an integer, got {margin!r}")
     check_range("margin", margin, 1)
     check_range("lam", lam, 0.0)
     nonzero = norms > 0
     cosine = torch.where(nonzero, logit / torch.where(nonzero, norms, 1.0), 0.0)
-    # Past 1 the polynomial below runs away; the gradient is its own at 1.
+    # Beyond 1 the polynomial below grows fast, so the value is clamped. The gradient stays that of the polynomial at 1.
     cosine = cosine + (cosine.clamp(-1, 1) - cosine).detach()
-    # cos(m theta) is Chebyshev's polynomial in cos(theta): no arccosine, whose slope is infinite at +-1.
+    # cos(m theta) is a Chebyshev polynomial in cos(theta). This avoids the arccosine, whose slope is infinite at +-1.
     before, chebyshev = torch.ones_like(cosine), cosine
     for _ in range(margin - 1):
         before, chebyshev = chebyshev, 2 * cosine * chebyshev - before
@@ -131,14 +135,14 @@ class LargeMarginLoss(Loss):
     needed_head = NeededHead("large-margin", shared=("margin", "lam"), only=True)
 
     def for_head(self, head: nn.Module) -> LargeMarginLoss:
-        """This loss with the margin and the lambda of a `LargeMarginHead`, which counts the step."""
+        """This loss with the margin and the lambda of a `LargeMarginHead`. The head counts the step."""
         options = self._of_head(head)
         return LargeMarginLoss(self.num_classes, **options) if options else self
 
     def from_features(
         self, head: nn.Module, features: Tensor, target: Target, teacher: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The loss and the plain logits; margin and lambda are those of a `LargeMarginHead`, which counts the step."""
+        """The loss and the plain logits. A `LargeMarginHead` sets margin and lambda, and counts the step."""
         logits = head(features)
         options = self._of_head(head) or self.hyperparameters()
         return large_margin(features, cast(Tensor, head.weight), target, **options), logits

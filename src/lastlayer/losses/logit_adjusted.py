@@ -1,4 +1,4 @@
-"""Logit adjustment: cross-entropy with the class frequencies added to the logits."""
+"""Logit adjustment: cross-entropy with the logarithms of the class frequencies added to the logits."""
 
 from __future__ import annotations
 
@@ -22,21 +22,24 @@ def logit_adjusted(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Logit-adjusted cross-entropy for long-tailed data (Menon et al., 2021).
+    """Logit-adjusted cross-entropy, for training sets in which some classes are rare.
 
         L_k = cross-entropy of z + tau log(n / sum n)
 
-    Prediction uses the plain logits, which then rank classes as if all were equally frequent.
+    Predict with the plain logits. They rank the classes as if all were equally frequent.
 
     Args:
         logits: (N, K), (N, K, ...) or (K,).
         target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
-        counts: n, training samples of each class, (K,), all positive.
-        tau: strength >= 0; 1 is consistent for the balanced error.
+        counts: n, the number of training samples of each class, (K,), all positive.
+        tau: strength >= 0. With 1 the loss is consistent for the balanced error.
         weight, ignore_index, reduction: as in `cross_entropy`.
 
     Returns:
-        The loss in float32 or better: a scalar, or one value a sample for "none".
+        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
+
+    Paper: Menon et al. 2021.
+    Tests: tests/losses/test_values.py::test_index_targets
 
     Example:
         >>> import torch
@@ -50,7 +53,7 @@ def logit_adjusted(
 
 
 def _log_prior(counts: Tensor | Sequence[int], logits: Tensor) -> Tensor:
-    """log(n / sum n), (K,); ValueError for a class without samples, if the counts may be read."""
+    """log(n / sum n), (K,). Raises ValueError for a class without samples, if the counts may be read."""
     frequencies = read_class_vector(counts, "counts", logits)
     if is_violated(lambda n: (n > 0).all(), frequencies):
         raise ValueError("counts must be positive: a class without training samples has no logarithm to add")

@@ -32,10 +32,10 @@ class NeededHead:
     """The head that a loss needs.
 
     Attributes:
-        name: its name in `lastlayer.heads`.
-        options: options that the head must have. A default head gets them.
-        shared: hyperparameters of the loss that a default head takes over.
-        only: whether the head goes with this loss only.
+        name: the name of the head in `lastlayer.heads`.
+        options: options that the head must have. A head that is made for the loss gets them.
+        shared: hyperparameters of the loss that a head made for it takes over.
+        only: whether no other loss can use this head.
     """
 
     name: str
@@ -45,14 +45,14 @@ class NeededHead:
 
 
 class Loss(nn.Module):
-    """A loss as a Module: it holds hyperparameters, no weights to learn, and calls its function.
+    """A loss as a Module. It holds hyperparameters and calls its function. It has no weights to learn.
 
-    The keyword arguments are those of the function. Tensors among them are buffers and move with the module.
+    The keyword arguments are those of the function. Tensors among them become buffers, so they move with the module.
 
     Attributes:
         num_classes: the number of classes, or None to take it from the logits of each call.
 
-    What a loss is stands here, as class attributes. No code elsewhere asks for a loss by its name.
+    The class attributes below say what kind of loss it is. Code elsewhere reads them and never asks for a loss by name.
 
     Attributes:
         takes: the names of the inputs before the target, in order: ("logits",) for most losses.
@@ -92,10 +92,10 @@ class Loss(nn.Module):
         cls.needs_teacher = any(name.startswith("teacher") for name in inputs)
         cls.needs_counts = hyperparameters.get("counts") is inspect.Parameter.empty
         if cls.forward is Loss.forward:
-            # torch.compile counts recompilations by code, and gives up after eight: not one code for all losses.
+            # torch.compile counts recompilations per code object and gives up after eight. So each loss gets its own.
             code = Loss.forward.__code__.replace(co_name=f"forward of {cls.__name__}")
             own_forward = functools.update_wrapper(FunctionType(code, globals()), Loss.forward)
-            del own_forward.__wrapped__  # by which torch.compile would come back to the common code
+            del own_forward.__wrapped__  # torch.compile would follow it back to the common code
             own_forward.__module__, own_forward.__qualname__ = cls.__module__, f"{cls.__qualname__}.forward"
             cls._common_forward = cls.forward = own_forward  # type: ignore[method-assign]
 
@@ -125,7 +125,7 @@ class Loss(nn.Module):
             if value is inspect.Parameter.empty:
                 raise TypeError(f"{type(self).__name__} needs {name}=..., which has no default")
             if isinstance(value, np.generic):
-                value = value.item()  # the compiler would take a number of NumPy for a tensor
+                value = value.item()  # the compiler would treat a NumPy number as a tensor
             if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str):
                 value = torch.as_tensor(value)
             if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
@@ -134,16 +134,19 @@ class Loss(nn.Module):
                 setattr(self, name, value)
 
     def hyperparameters(self) -> dict[str, Any]:
-        """The keyword arguments of the function, as they stand now."""
+        """The keyword arguments of the function, with their present values."""
         return {name: getattr(self, name) for name in self._names}
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        """The loss of the function's inputs, by position or name; a named hyperparameter holds for this call alone."""
+        """The loss of the inputs, which may be given by position or by name.
+
+        A hyperparameter given by name holds for this call only.
+        """
         self.check_classes(*inputs, *(named[name] for name in self._inputs[len(inputs) :] if name in named))
         return type(self).function(*inputs, **{**self.hyperparameters(), **named})
 
     def check_classes(self, *inputs: Any) -> None:
-        """ValueError if the inputs of a call have another number of classes than this loss was made for."""
+        """Raise ValueError if the inputs of a call have a different number of classes than this loss was made for."""
         if self.num_classes is not None and (found := self.count_classes(*inputs)) not in (None, self.num_classes):
             raise ValueError(
                 f"{type(self).__name__} was made for num_classes={self.num_classes}, but was given {found} classes "
@@ -151,36 +154,39 @@ class Loss(nn.Module):
             )
 
     def for_head(self, head: nn.Module) -> Loss:
-        """This loss with the hyperparameters that a head sets for its present training step; most heads set none."""
+        """This loss, with the hyperparameters that the head sets for the present training step; most heads set none."""
         return self
 
     def from_features(
         self, head: nn.Module, features: Tensor, target: Target, teacher: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The loss and the plain logits of features.
+        """The loss and the plain logits of a batch of features.
 
         Args:
-            head: features (N, d) to logits (N, K).
-            features: (N, d), what the head is called with.
-            target: as the loss takes it.
-            teacher: logits and features of the teacher, if the loss needs them.
+            head: turns features (N, d) into logits (N, K).
+            features: (N, d), the input of the head.
+            target: in any form that the loss takes.
+            teacher: the teacher's logits and features, if the loss needs them.
         """
         logits = head(features)
         return self(logits, target), logits
 
     @staticmethod
     def count_classes(*inputs: Any) -> int | None:
-        """The number of classes in the inputs of a call; None where they are wrong, which the function will say."""
+        """The number of classes in the inputs of a call. None if the inputs are wrong, which the function reports."""
         if not inputs or not isinstance(inputs[0], Tensor) or inputs[0].dim() == 0:
             return None
         return inputs[0].shape[min(1, inputs[0].dim() - 1)]
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """What to predict with: softmax over the classes of logits (N, K, ...) or (K,), in float32 or better."""
+        """The probabilities to predict with: softmax over the classes of logits (N, K, ...) or (K,).
+
+        The result is in float32 or better.
+        """
         return softmax(self.scores(logits))
 
     def probability_formula(self) -> str:
-        """How logits z become probabilities, in words that need no library.
+        """The formula that turns logits z into probabilities, written so that one can compute it without lastlayer.
 
         Example:
             >>> from lastlayer import losses
@@ -191,7 +197,7 @@ class Loss(nn.Module):
         return f"{type(self).__name__}.probabilities(z)" if own else "softmax(z)"
 
     def scores(self, logits: Tensor) -> Tensor:
-        """The logits as the loss's softmax sees them."""
+        """The logits as they enter the softmax of the loss."""
         return at_least_float32(logits)
 
     def extra_repr(self) -> str:
@@ -205,7 +211,7 @@ class Loss(nn.Module):
 
 @dataclass(frozen=True)
 class Entry:
-    """A name in the registry: which Module it makes, and with which hyperparameters of its own."""
+    """One name in the registry: the Module that it makes, and the hyperparameters that it sets."""
 
     name: str
     module: type[Loss]
@@ -222,7 +228,7 @@ _Module = TypeVar("_Module", bound=type[Loss])
 
 
 def register(name: str, **hyperparameters: Any) -> Callable[[_Module], _Module]:
-    """Class decorator: make the loss known to `create` under a name, with hyperparameters of its own."""
+    """Class decorator that makes a loss known to `create` under a name. The name may set hyperparameters."""
 
     def add(module: _Module) -> _Module:
         _registry.add(name, Entry(name, module, hyperparameters))
@@ -243,13 +249,13 @@ def available() -> list[str]:
 
 
 def entry(name: str) -> Entry:
-    """The registry's entry for a name, or one for a loss of the user's own.
+    """The registry's entry for a name, or an entry for a loss of your own.
 
-    A loss of the user's own is named "package.module.name" or "package.module:name". It is a class derived from `Loss`,
-    a class of torch.nn losses, or a function of (logits, target); see `as_loss`.
+    A loss of your own is named "package.module.name" or "package.module:name". It may be a class derived from `Loss`,
+    a loss class of torch.nn, or a function of (logits, target). See `as_loss`.
 
     Raises:
-        ValueError: for an unknown name, with the nearest spelling.
+        ValueError: for an unknown name. The message gives the nearest spelling.
     """
     path = None if name in _registry else split_path(name)
     if path is not None:
@@ -260,25 +266,25 @@ def entry(name: str) -> Entry:
 
 
 def _name_by_function(name: str) -> str:
-    """The registered name of what is called like a loss's function, in capitals or not: SLN, CrossEntropy."""
+    """The registered name for a spelling such as SLN or CrossEntropy, which follows the loss's function."""
     functions = {_registry.get(key).module.function.__name__.replace("_", ""): key for key in reversed(available())}
     return functions.get(name.lower().replace("_", "").replace("-", "").removesuffix("loss"), name.lower())
 
 
 def name_of(loss: Loss) -> str:
-    """The name of a loss: the first its class is registered under, else where its class stands."""
+    """The name of a loss: the first name that its class is registered under, else the import path of its class."""
     for name in available():
         if _registry.get(name).module is type(loss):
             return name
-    return f"{type(loss).__module__}.{type(loss).__qualname__}"  # no name of the registry, whatever it is called
+    return f"{type(loss).__module__}.{type(loss).__qualname__}"  # contains a dot, so it is never a registered name
 
 
 def create(name: str, num_classes: int | None = None, **hyperparameters: Any) -> Loss:
     """Make a loss by name.
 
     Args:
-        name: one of `available()`, or "package.module.LossClass" for your own.
-        num_classes: the number of classes, or None to take it from the logits of each call.
+        name: one of `available()`, or "package.module.LossClass" for a loss of your own.
+        num_classes: the number of classes. None takes it from the logits of each call.
         hyperparameters: keyword arguments of the loss's function.
 
     Raises:
@@ -297,7 +303,7 @@ def create(name: str, num_classes: int | None = None, **hyperparameters: Any) ->
 
 
 def create_for(class_counts: Sequence[int] | Tensor, name: str, **hyperparameters: Any) -> Loss:
-    """Make a loss by name for data with this many training samples per class, and tell it so if it asks.
+    """Make a loss by name, for data with this many training samples per class. A loss that needs the counts gets them.
 
     Example:
         >>> from lastlayer import losses

@@ -1,4 +1,4 @@
-"""Multiclass hinge loss: the true logit must lead the best false one by a margin."""
+"""Multiclass hinge loss: the true logit must exceed the largest false logit by a margin."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ def max_margin(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Multiclass hinge loss (Crammer & Singer, 2001), as in "The Principle of Logit Separation" (Keren et al., 2018).
+    """Multiclass hinge loss.
 
         L_k = max(0, margin - z_k + max_{j != k} z_j)
 
     Args:
         logits: (N, K), (N, K, ...) or (K,).
         target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
-        margin: the lead asked for, > 0.
+        margin: how far the true logit should lead, > 0.
         weight, ignore_index, reduction: as in `cross_entropy`.
 
     Returns:
-        The loss in float32 or better: a scalar, or one value a sample for "none".
+        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
 
-    Degenerate cases: false logits that tie for the largest share its gradient equally; where the lead is the margin
-    exactly there is none; with one class the loss is 0.
+    Degenerate cases: if several false logits are largest, they share the gradient equally. If the lead is exactly the
+    margin, there is no gradient. With one class the loss is 0.
+
+    Paper: Crammer and Singer 2001; as in Keren et al. 2018, equation 2.
+    Tests: tests/losses/test_values.py::test_index_targets
 
     Example:
         >>> import torch
@@ -44,7 +47,7 @@ def max_margin(
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
 
     def loss(at: Selection) -> Tensor:
-        # The difference first: a margin less a large logit would be rounded, at 1e8 away.
+        # Subtract the logits first: margin minus a logit of 1e8 would round the margin away.
         return (margin - (at(problem.logits) - at.max_others(problem.logits))).relu()
 
     return evaluate(problem, loss)

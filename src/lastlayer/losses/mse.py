@@ -20,21 +20,24 @@ def mse(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Rescaled squared error (Hui & Belkin, 2021), as in "Are all losses created equal" (Zhou et al., 2022).
+    """Rescaled squared error.
 
         L_k = kappa (z_k - beta)^2 + sum_{j != k} z_j^2
 
-    The squares are summed over the classes; `torch.nn.functional.mse_loss` would also divide by K.
+    The squares are summed over the classes, whereas `torch.nn.functional.mse_loss` also divides by K.
 
     Args:
         logits: (N, K), (N, K, ...) or (K,).
         target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         kappa: weight of the true class's square, > 0.
-        beta: the value asked of the true logit.
+        beta: the value that the true logit should have.
         weight, ignore_index, reduction: as in `cross_entropy`.
 
     Returns:
-        The loss in float32 or better: a scalar, or one value a sample for "none".
+        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
+
+    Paper: Hui and Belkin 2021; as in Zhou et al. 2022, section 2.1.
+    Tests: tests/losses/test_values.py::test_index_targets
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Noise-contrastive estimation: each logit learns to tell its class from noise, on its own."""
+"""Noise-contrastive estimation: each logit learns by itself to tell its class from noise."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def nce(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Noise-contrastive estimation (Gutmann & Hyvärinen, 2010), as in "The Principle of Logit Separation", equation 3.
+    """Noise-contrastive estimation: is this label data, or one of t labels drawn from a noise distribution q?
 
         g_j = sigmoid(z_j - log(t q_j))
         L_k = -log g_k - t sum_j q_j log(1 - g_j)                      in expectation over the noise
@@ -44,16 +44,19 @@ def nce(
     Args:
         logits: (N, K), (N, K, ...) or (K,).
         target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
-        num_noise: t, the number of noise labels a sample; with `samples` it is their number.
-        noise: q, probabilities of the noise over classes, (K,); None is uniform. A class with q = 0 is never noise and
-            costs nothing as a label.
-        samples: drawn labels, (t,) shared by the batch or (N, t); None takes the exact expectation.
-        include_target: whether the noise sum runs over the label too, as the paper prints it. With it the loss cannot
-            reach 0: its infimum at a = t q_y is (1 + a) log(1 + a) - a log a, at z_y = 0.
+        num_noise: t, the number of noise labels per sample. If `samples` is given, their number is used instead.
+        noise: q, the probabilities of the classes under the noise, (K,). None is uniform. A class with q = 0 is never
+            drawn as noise, and its loss as a label is 0.
+        samples: the drawn labels, (t,) for the whole batch or (N, t). None takes the exact expectation.
+        include_target: whether the noise sum includes the label, as printed in the paper. Then the loss cannot reach
+            0: with a = t q_y its infimum is (1 + a) log(1 + a) - a log a, at z_y = 0.
         weight, ignore_index, reduction: as in `cross_entropy`.
 
     Returns:
-        The loss in float32 or better: a scalar, or one value a sample for "none".
+        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
+
+    Paper: Gutmann and Hyvärinen 2010; as in Keren et al. 2018, equation 3.
+    Tests: tests/losses/test_nce.py::test_the_exact_loss_is_the_mean_over_all_draws
 
     Example:
         >>> import torch
@@ -67,7 +70,7 @@ def nce(
     _check_num_noise(num_noise)
     expected = problem.row_of_classes(expected_noise(num_noise, noise, problem.logits))
     possible = expected > 0
-    # Where q = 0 the score is +inf. As a label it costs 0; as noise it would be 0 times infinity, whose limit is 0.
+    # If q = 0, the score is +inf. As a label the class costs 0. As noise it costs 0 times infinity, whose limit is 0.
     scores = problem.logits - torch.where(possible, expected, 1.0).log()
     if samples is None:
         terms = expected * softplus(scores)  # (N, K, ...)
@@ -84,14 +87,14 @@ def nce(
 
 
 def expected_noise(num_noise: int, noise: Tensor | None, logits: Tensor) -> Tensor:
-    """t q, the expected number of noise labels of each class, (K,)."""
+    """The expected number t q of noise labels of each class, (K,)."""
     if noise is None:
         return torch.full(logits.shape[1:2], num_noise / logits.shape[1], dtype=logits.dtype, device=logits.device)
     q = read_class_vector(noise, "noise", logits)
-    # Not to the last digit: a model in bfloat16 rounds its buffers.
+    # The tolerance is wide because a model in bfloat16 rounds its buffers.
     if is_violated(lambda q: (q >= 0).all() & ((q.sum() - 1).abs() < 0.01), q):
         raise ValueError(
-            "noise must be probabilities, none negative, with sum 1 (divide counts by their sum); got smallest "
+            "noise must be probabilities: none negative, with sum 1 (divide counts by their sum); got smallest "
             f"{q.min():.6g} and sum {q.sum():.6g}"
         )
     return num_noise * q
@@ -104,7 +107,7 @@ def _check_num_noise(num_noise: int) -> None:
 
 
 def read_samples(samples: Tensor, problem: Problem) -> Tensor:
-    """Bring drawn labels to (N, t, ...)."""
+    """Check drawn labels and bring them to shape (N, t, ...)."""
     if not isinstance(samples, Tensor) or samples.dtype not in INTEGERS:
         raise TypeError("samples must be a tensor of class indices in an integer dtype")
     rows, extra = problem.logits.shape[0], problem.logits.shape[2:]
@@ -130,7 +133,7 @@ def _numbers(options: Options, K: int) -> tuple[float, ...]:
 
 @register("nce")
 class NceLoss(Loss):
-    """`nce` as a Module; `nce` by name. Probabilities are g, one a class: is it data of this class, or noise?"""
+    """`nce` as a Module; `nce` by name. Its probabilities are g, one per class: is this data of the class, or noise?"""
 
     function = staticmethod(nce)
     row_form = RowForm(Kind.BINARY, _numbers)
@@ -141,7 +144,7 @@ class NceLoss(Loss):
     samples: Tensor | None
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """g_j = sigmoid(z_j - log(t q_j)): K independent answers, which need not sum to 1."""
+        """g_j = sigmoid(z_j - log(t q_j)): K independent answers that need not sum to 1."""
         z = at_least_float32(logits)
         batched = z.unsqueeze(0) if z.dim() == 1 else z
         offset = expected_noise(self._draws(), self.noise, batched).log()

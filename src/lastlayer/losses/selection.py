@@ -1,7 +1,7 @@
-"""Evaluating L_k, the loss if the label were k: for the label of each sample, or for every class at once.
+"""Evaluates L_k, the loss of a sample with label k: at the label of each sample, or at every class.
 
 A per-sample loss is written once, as a function of a selection of classes. With index targets the selection is the
-label and the result is (N, 1, ...); with probability targets it is every class and the result is (N, K, ...).
+label, and the result has shape (N, 1, ...). With probability targets it is every class, and the result is (N, K, ...).
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from lastlayer.losses.target import Problem
 
 
 class Selection(Protocol):
-    """The classes at which L_k is asked for."""
+    """The classes k at which L_k is computed."""
 
     def __call__(self, values: Tensor) -> Tensor:
         """The entries of values (N, K, ...) at the selected classes."""
 
     def sum_others(self, terms: Tensor) -> Tensor:
-        """Sum of non-negative terms over the classes other than the selected one."""
+        """Sum of non-negative terms over all classes but the selected one."""
 
     def max_others(self, scores: Tensor) -> Tensor:
-        """Largest score among the classes other than the selected one; -inf if there is none."""
+        """Largest score among all classes but the selected one; -inf if there is no other class."""
 
     def cross_entropy(self, logits: Tensor, replaced: Tensor) -> Tensor:
-        """Cross-entropy at the selected class, whose logit is replaced by the one given."""
+        """Cross-entropy at the selected class, with its logit replaced by the one given. Exact for small losses too."""
 
 
 class AtLabel:
-    """The label of each sample.
+    """Selects the label of each sample.
 
-    Eager code gathers and scatters. The compiler cannot fuse a scatter, nor the one behind a gather's gradient, and
-    would hold two more buffers of N x K; it fuses a comparison of every class with the label.
+    Eager code gathers and scatters. The compiler cannot fuse a scatter, and the gradient of a gather is a scatter, so
+    it would hold two more buffers of N x K. It can fuse a comparison of every class with the label.
     """
 
     def __init__(self, index: Tensor) -> None:
@@ -50,12 +50,12 @@ class AtLabel:
         return values.gather(1, self.index)
 
     def mask(self, like: Tensor) -> Tensor:
-        """Whether an entry of (N, K, ...) is at the label."""
+        """A mask of shape (N, K, ...) that is True at the labels."""
         classes = torch.arange(like.shape[1], device=like.device)
         return classes.reshape(1, -1, *[1] * (like.dim() - 2)) == self.index
 
     def fill(self, values: Tensor, number: float) -> Tensor:
-        """The values with those at the label replaced by a number."""
+        """The values, with those at the labels replaced by a number."""
         if torch.compiler.is_compiling():
             return values.masked_fill(self.mask(values), number)
         return values.scatter(1, self.index, number)
@@ -67,19 +67,19 @@ class AtLabel:
         return self.fill(scores, float("-inf")).amax(1, keepdim=True)
 
     def cross_entropy(self, logits: Tensor, replaced: Tensor) -> Tensor:
-        # Not by log_softmax: with a confident sample it rounds the others' share away against 1.
+        # log_softmax would not do: for a confident sample it rounds away the probability of the other classes.
         others = self.fill(logits, float("-inf"))
         largest = others.detach().amax(1, keepdim=True).clamp(min=torch.finfo(logits.dtype).min)  # one class: -inf
-        # exp keeps its result for the backward pass, logsumexp would keep its input and make two more.
+        # exp keeps only its result for the backward pass. logsumexp would keep its input and make two more tensors.
         total = (others - largest).exp().sum(1, keepdim=True)
         return softplus(total.log() - (replaced - largest))
 
 
 class AtEveryClass:
-    """All K classes.
+    """Selects all K classes.
 
-    A sum over the others is the whole sum less one term, which cancels where that term is the largest: there the others
-    are summed on their own.
+    The sum over the other classes is the whole sum minus one term. If that term is the largest, the difference loses
+    digits. So for the largest term the others are summed directly.
     """
 
     def __call__(self, values: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class AtEveryClass:
         largest = scores.amax(1, keepdim=True)
         tied = scores == largest
         ties = tied.sum(1, keepdim=True)
-        # amax shares its gradient among the ties. Where the class is one of them, its own share goes to the others.
+        # amax shares its gradient among tied scores. If the selected class is one of them, the others get its share.
         without_own = largest + (largest - scores) / (ties - 1).clamp(min=1)
         unique = torch.where(top.mask(scores), top.max_others(scores), largest)
         return torch.where(tied & (ties > 1), without_own, unique)
@@ -105,22 +105,22 @@ class AtEveryClass:
         top = AtLabel(logits.argmax(1, keepdim=True))
         is_top = top.mask(logits)
         exponentials = logits.exp()
-        # Away from the largest logit the rest of the sum is at least 1, so its logarithm is safe.
+        # At all classes but the largest one, the rest of the sum is at least 1, so its logarithm is safe.
         rest = torch.where(is_top, 1.0, exponentials.sum(1, keepdim=True) - exponentials)
         without_top = top.fill(logits, float("-inf")).logsumexp(1, keepdim=True)
         return softplus(torch.where(is_top, without_top, rest.log()) - replaced)
 
 
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + e^x). torch's default goes linear at 20, which costs 1e-10; from 40 on the two agree to the last bit."""
+    """log(1 + e^x). torch's default turns linear at 20, an error of 1e-10. At 40 the two agree to the last bit."""
     return F.softplus(x, threshold=40.0)
 
 
 def evaluate(problem: Problem, loss: Callable[[Selection], Tensor], label_smoothing: float = 0.0) -> Tensor:
-    """Reduce sum_k t_k w_k L_k over the samples, where `loss` gives L_k at a selection of classes.
+    """Reduce sum_k t_k w_k L_k over the samples. `loss` computes L_k at a selection of classes.
 
-    Label smoothing replaces t by (1 - a) t + a / K. The mean is torch's: over index targets it divides by the sum of
-    the labels' weights, over probabilities by the number of samples.
+    Label smoothing replaces t by (1 - a) t + a / K. The mean is defined as in torch: with index targets it divides by
+    the sum of the labels' weights, with probabilities by the number of samples.
     """
     weight = None if problem.weight is None else problem.row_of_classes(problem.weight)
 
@@ -148,9 +148,9 @@ def evaluate(problem: Problem, loss: Callable[[Selection], Tensor], label_smooth
 
 
 def normaliser(problem: Problem) -> Tensor | int:
-    """What the mean divides by: the labels' weights if each sample has one label, else the number of samples.
+    """The divisor of the mean: the sum of the labels' weights if each sample has one label, else the number of samples.
 
-    An ignored label takes its share of the sample out of the count.
+    An ignored label does not count. In a mixed pair it takes away only its own share of the sample.
     """
     if problem.probabilities is not None:
         return problem.probabilities.shape[0] * math.prod(problem.probabilities.shape[2:])

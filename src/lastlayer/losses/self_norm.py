@@ -1,4 +1,4 @@
-"""Cross-entropy that also asks the log-partition to be zero, so that a logit is a log-probability by itself."""
+"""Cross-entropy that also pulls the log-partition to zero, so that each logit is a log-probability by itself."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def self_norm(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Self-normalised cross-entropy (Devlin et al., 2014), as in "The Principle of Logit Separation".
+    """Self-normalised cross-entropy.
 
         L_k = lse(z) - z_k + alpha lse(z)^2,    lse(z) = log sum_j exp(z_j)
 
-    Aligned with logit separation: below min(log(1 + e^-2), alpha (1 - log 2)^2) over the whole sample, every true logit
-    exceeds every false one (Keren et al., 2018).
+    The loss is aligned with logit separation: if its sum over the samples is below
+    min(log(1 + e^-2), alpha (1 - log 2)^2), every true logit exceeds every false one.
 
     Args:
         logits: (N, K), (N, K, ...) or (K,).
@@ -33,7 +33,13 @@ def self_norm(
         weight, ignore_index, reduction: as in `cross_entropy`.
 
     Returns:
-        The loss in float32 or better: a scalar, or one value a sample for "none".
+        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
+
+    Paper: Devlin et al. 2014; as in Keren et al. 2018, section 4.1, with the threshold corrected.
+    Tests: tests/losses/test_separation.py::TestSelfNorm::test_threshold
+
+    Paper: Devlin et al. 2014; as in Keren et al. 2018, section 4.1, with the threshold corrected.
+    Tests: tests/losses/test_separation.py::TestSelfNorm::test_threshold
 
     Example:
         >>> import torch
@@ -42,7 +48,7 @@ def self_norm(
     """
     check_range("alpha", alpha, 0.0)
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
-    # Shifted by its largest entry the row keeps the digits of lse(z) - z_k that a large common part would take.
+    # A large number common to all logits would cost digits of lse(z) - z_k. So subtract the largest logit first.
     largest = problem.logits.detach().amax(1, keepdim=True)
     shifted = problem.logits - largest
     partition = shifted.exp().sum(1, keepdim=True).log()

@@ -1,4 +1,4 @@
-"""Soft logit normalization and its limit, logit normalization."""
+"""Soft logit normalization (SLN), and logit normalization (LN), which is SLN with gamma = 1."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ from lastlayer.losses.loss import Loss, register
 from lastlayer.losses.selection import evaluate
 from lastlayer.losses.target import Problem, Target, check_range, read
 
-LONGEST_FUSED_ROW = 1024  # classes up to which compiled code keeps a row at hand, and reads it from memory once
+LONGEST_FUSED_ROW = 1024  # up to this many classes, compiled code reads a row from memory only once
 
 
 def default_tau(num_classes: int, gamma: float = 0.7) -> float:
-    """The temperature by the number of classes, tau(K) = 0.2 (K / 10)^(-gamma / 2).
+    """The default temperature of SLN for a number of classes.
 
-    The norm of K logits grows like sqrt(K), so the temperature that keeps the normalised logits in range shrinks like
-    its gamma-th power. (Soft Logit Normalization, appendix A, with the exponent corrected.)
+        tau(K) = 0.2 (K / 10)^(-gamma / 2)
+
+    The norm of K logits grows like sqrt(K). The temperature shrinks like its gamma-th power, so that the normalised
+    logits stay in range.
+
+    Paper: SLN 2025, appendix A, with the exponent corrected.
+    Tests: tests/losses/test_loss.py::test_default_tau
 
     Example:
         >>> [round(default_tau(K), 4) for K in (10, 100, 1000)]
@@ -35,7 +40,7 @@ def default_tau(num_classes: int, gamma: float = 0.7) -> float:
 
 
 def resolve_tau(tau: float | None, num_classes: int, gamma: float) -> float:
-    """The temperature given, or `default_tau` where it is None; ValueError unless it is positive."""
+    """The given temperature, or `default_tau` if it is None. ValueError if it is not positive."""
     if tau is None:
         tau = default_tau(num_classes, gamma)
     check_range("tau", tau, 0.0, open_low=True)
@@ -53,27 +58,28 @@ def soft_logit_norm(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Cross-entropy of logits divided by a power of their norm (SLN).
+    """Soft logit normalization (SLN): cross-entropy of logits divided by a power of their norm.
 
         s = z / (tau ||z||_2^gamma),    L_k = log sum_j exp(s_j) - s_k
 
-    gamma = 0 is cross-entropy at temperature tau; gamma = 1 is `logit_norm`. No epsilon is added to the norm.
+    gamma = 0 is cross-entropy at temperature tau, and gamma = 1 is `logit_norm`. No epsilon is added to the norm.
 
     Args:
         logits: (N, K), (N, K, ...) or (K,).
         target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         gamma: exponent of the norm, in [0, 1].
-        tau: temperature > 0; None takes `default_tau(K, gamma)`.
-        label_smoothing: a in [0, 1]; the target becomes (1 - a) t + a / K.
+        tau: temperature > 0. None takes `default_tau(K, gamma)`.
+        label_smoothing: a in [0, 1]. The target becomes (1 - a) t + a / K.
         weight, ignore_index, reduction: as in `cross_entropy`.
 
     Returns:
-        The loss in float32 or better: a scalar, or one value a sample for "none".
+        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
 
-    Degenerate cases: at an exactly zero row the loss is log K and its gradient 0. Near it the gradient grows like
-    ||z||^-gamma, which is the formula's own; in float16 it is clamped to the largest finite value.
+    Degenerate cases: if all logits of a sample are exactly zero, the loss is log K and its gradient is 0. Near zero the
+    gradient grows like ||z||^-gamma, as the formula says. In float16 it is clamped to the largest finite value.
 
-    Paper: Soft Logit Normalization, equation 2.
+    Paper: SLN 2025, equation 2.
+    Tests: tests/losses/test_numerics.py::TestSoftLogitNorm::test_exact_at_every_size_in_float32
 
     Example:
         >>> import torch
@@ -83,7 +89,7 @@ def soft_logit_norm(
     check_range("gamma", gamma, 0.0, 1.0)
     check_range("label_smoothing", label_smoothing, 0.0, 1.0)
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
-    # The problem's logits are float32 already; normalising what the caller gave keeps float16 gradients finite.
+    # The problem's logits are float32 already. Normalising the caller's own logits keeps float16 gradients finite.
     raw = upcast(logits.unsqueeze(0) if problem.unbatched else logits)
     long = raw.shape[1] > LONGEST_FUSED_ROW and raw.dtype is torch.float32
     learnable = any(isinstance(number, Tensor) for number in (gamma, tau))
@@ -101,7 +107,7 @@ def logit_norm(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Cross-entropy of logits divided by their norm (LogitNorm; Wei et al., 2022): `soft_logit_norm` with gamma = 1.
+    """Logit normalization (LN): cross-entropy of logits divided by their norm. It is `soft_logit_norm` with gamma = 1.
 
         s = z / (tau ||z||_2),    L_k = log sum_j exp(s_j) - s_k
 
@@ -110,14 +116,17 @@ def logit_norm(
     Args:
         logits: (N, K), (N, K, ...) or (K,).
         target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
-        tau: temperature > 0; None takes `default_tau(K, 1.0)`.
+        tau: temperature > 0. None takes `default_tau(K, 1.0)`.
         weight, ignore_index, reduction: as in `cross_entropy`.
 
     Returns:
-        The loss in float32 or better: a scalar, or one value a sample for "none". Its infimum is
+        The loss in float32 or better: a scalar, or one value per sample with reduction="none". Its infimum is
         log(1 + (K - 1) exp(-sqrt(K / (K - 1)) / tau)), not 0.
 
     Degenerate cases: as in `soft_logit_norm`.
+
+    Paper: Wei et al. 2022.
+    Tests: tests/losses/test_properties.py::test_logit_norm_never_goes_below_its_infimum
 
     Example:
         >>> import torch
@@ -131,13 +140,13 @@ def logit_norm(
 
 
 def soft_normalized(logits: Tensor, gamma: float, tau: float | None) -> Tensor:
-    """The logits as SLN's softmax sees them; classes on axis 1, or 0 for a single sample."""
+    """The logits as they enter SLN's softmax. The classes are on axis 1, or on axis 0 for a single sample."""
     axis = min(1, logits.dim() - 1)
     return soft_normalize(logits, gamma, resolve_tau(tau, logits.shape[axis], gamma), dim=axis)
 
 
 def _in_fewer_passes(problem: Problem, z: Tensor, gamma: float, tau: float | None, label_smoothing: float) -> Tensor:
-    """The loss for compiled code and long float32 rows, where each pass over the logits is one through memory.
+    """The loss for compiled code and long float32 rows. There, each pass over the logits reads them from memory again.
 
     With c the largest logit and a = 1 / (tau ||z||^gamma), L_k = log sum_j exp(a (z_j - c)) - a (z_k - c).
     """
@@ -147,10 +156,10 @@ def _in_fewer_passes(problem: Problem, z: Tensor, gamma: float, tau: float | Non
 
 
 class _LogSum(torch.autograd.Function):
-    """log sum_j exp(a (z_j - c)) and a, for compiled code: the gradient needs no sum over the row.
+    """log sum_j exp(a (z_j - c)) and a, for compiled code, with a gradient that needs no sum over the row.
 
-    d log_sum / dz = a p - gamma a E_p[z - c] z / ||z||^2, and the expectation is taken where p is summed anyway. The
-    norm is summed in float64, which holds the square of every float32.
+    d log_sum / dz = a p - gamma a E_p[z - c] z / ||z||^2. The forward pass computes the expectation while it sums p.
+    The norm is summed in float64, which can hold the square of every float32.
     """
 
     @staticmethod
@@ -181,7 +190,7 @@ class _LogSum(torch.autograd.Function):
 
 @register("sln")
 class SoftLogitNormLoss(Loss):
-    """`soft_logit_norm` as a Module; `sln` by name. Probabilities are the softmax of the normalised logits."""
+    """`soft_logit_norm` as a Module; `sln` by name. Its probabilities are the softmax of the normalised logits."""
 
     function = staticmethod(soft_logit_norm)
     row_form = RowForm(Kind.NORM, lambda o, K: (1 / resolve_tau(o["tau"], K, o["gamma"]), o["gamma"]))
@@ -203,7 +212,7 @@ class SoftLogitNormLoss(Loss):
 
 @register("ln")
 class LogitNormLoss(Loss):
-    """`logit_norm` as a Module; `ln` by name. Probabilities are the softmax of the normalised logits."""
+    """`logit_norm` as a Module; `ln` by name. Its probabilities are the softmax of the normalised logits."""
 
     function = staticmethod(logit_norm)
     row_form = RowForm(Kind.NORM, lambda o, K: (1 / resolve_tau(o["tau"], K, 1.0), 1.0))

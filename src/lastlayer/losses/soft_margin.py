@@ -1,4 +1,4 @@
-"""Additive margin on the true logit: M-Softmax, and CosFace on a normalized head."""
+"""Additive margin on the true logit: M-Softmax. On a normalized head this is CosFace."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def soft_margin(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Cross-entropy after subtracting a margin from the true logit (Wang et al., 2018, the soft-margin part).
+    """Soft margin (M-Softmax): cross-entropy after a margin is subtracted from the true logit.
 
         L_k = log(1 + sum_{j != k} exp(z_j - z_k + margin))
 
-    On the logits of a `NormalizedHead(scale=s, bias=False)`, margin = s m gives CosFace with margin m.
+    On the logits of a `NormalizedHead(scale=s, bias=False)`, use margin = s m to get CosFace with margin m.
 
     Args:
         logits: (N, K), (N, K, ...) or (K,).
@@ -32,7 +32,10 @@ def soft_margin(
         weight, ignore_index, reduction: as in `cross_entropy`.
 
     Returns:
-        The loss in float32 or better: a scalar, or one value a sample for "none".
+        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
+
+    Paper: Wang et al. 2018, the soft-margin part.
+    Tests: tests/losses/test_margins.py::test_soft_margin_on_a_normalized_head_is_cosface
 
     Example:
         >>> import torch

@@ -1,7 +1,8 @@
-"""Reading logits and targets: every check, every form of target, the same words for every loss.
+"""Reads and checks the logits and targets of every loss, so that all losses accept the same and report the same errors.
 
-A target is class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam), which is mixup and
-cutmix without a dense matrix and means exactly the probabilities lam e_{y_a} + (1 - lam) e_{y_b}.
+A target is one of three: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
+The pair means exactly the probabilities lam e_{y_a} + (1 - lam) e_{y_b}. It serves mixup and cutmix without a matrix of
+N x K probabilities.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ _always_check_labels = False
 
 @contextlib.contextmanager
 def check_labels() -> Iterator[None]:
-    """Check the range of labels on every device while this context is open.
+    """Inside this context, the range of labels is checked on every device.
 
-    Out of it, labels are checked on the CPU alone: on an accelerator the check would make the host wait for the device
-    at every step. Use it for the first step of a training, or to find the label behind a device-side assertion.
+    Outside this context, labels are checked only if they are on the CPU. On a GPU the check would make the CPU wait for
+    the GPU in every step. Use the context for the first step of a training, or to find the label that caused a
+    device-side assertion.
 
     Example:
         >>> import torch
@@ -50,11 +52,11 @@ def check_labels() -> Iterator[None]:
 
 @dataclass
 class Labels:
-    """Class indices, and what a loss without a kernel of torch's own needs of them, computed when first asked for."""
+    """Class indices. Their mask and their index are computed when they are first needed."""
 
     given: Tensor  # (N, ...) int64
-    ignored: int | None  # the label that counts for nothing
-    share: Tensor | float = 1.0  # the part of the sample's target that this label holds
+    ignored: int | None  # samples with this label do not count
+    share: Tensor | float = 1.0  # the part of the sample's target that belongs to this label
     _valid: Tensor | None = field(default=None, init=False, repr=False)
     _index: Tensor | None = field(default=None, init=False, repr=False)
 
@@ -70,7 +72,7 @@ class Labels:
 
     @property
     def index(self) -> Tensor:
-        """Ready to gather with, (N, 1, ...); 0 where ignored."""
+        """The labels in the shape that gather needs, (N, 1, ...); 0 where the label is ignored."""
         if self._index is None:
             self._index = torch.where(self.valid, self.given, 0).unsqueeze(1)
         return self._index
@@ -78,9 +80,9 @@ class Labels:
 
 @dataclass(frozen=True)
 class Problem:
-    """One call of a per-sample loss: what came in, checked and brought to one form.
+    """The inputs of one call of a per-sample loss, checked and in one form.
 
-    Either `probabilities` is given or `labels` is; two labels are a mixed pair.
+    Either `probabilities` or `labels` is given. Two labels are a mixed pair.
     """
 
     logits: Tensor  # (N, K, ...) float32 or float64
@@ -91,11 +93,11 @@ class Problem:
     unbatched: bool  # the caller gave logits (K,)
 
     def row_of_classes(self, values: Tensor) -> Tensor:
-        """View values (K,) so that they broadcast against the logits (N, K, ...)."""
+        """Reshape values (K,) so that they broadcast with the logits (N, K, ...)."""
         return values.reshape(1, -1, *[1] * (self.logits.dim() - 2))
 
     def reduce(self, per_sample: Tensor, normaliser: Tensor | int) -> Tensor:
-        """Apply the reduction; the mean divides by the normaliser, as torch's cross_entropy does."""
+        """Apply the reduction. The mean divides by the normaliser, as torch's cross_entropy does."""
         if self.reduction == "sum":
             return per_sample.sum()
         if self.reduction == "mean":
@@ -113,7 +115,7 @@ def read(
     name: str = "logits",
     weight_name: str = "weight",
 ) -> Problem:
-    """Check the arguments of a per-sample loss and bring them to one form; ignore_index=None ignores no label."""
+    """Check the arguments of a per-sample loss and bring them to one form. ignore_index=None ignores no label."""
     logits = read_scores(logits, name)
     if ignore_index is not None and not isinstance(ignore_index, int | np.integer):
         raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}")
@@ -143,7 +145,7 @@ def read(
 
 
 def read_scores(scores: Tensor, name: str) -> Tensor:
-    """Check a floating-point tensor (N, K, ...) or (K,) and bring half precision to float32."""
+    """Check a floating-point tensor (N, K, ...) or (K,), and convert half precision to float32."""
     if not isinstance(scores, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(scores).__name__}")
     if not scores.is_floating_point():
@@ -154,19 +156,21 @@ def read_scores(scores: Tensor, name: str) -> Tensor:
 
 
 def read_class_vector(values: Tensor | Sequence[float], name: str, logits: Tensor) -> Tensor:
-    """Check one number a class, shape (K,), and bring it to the logits' dtype; sequences become tensors."""
+    """Check values of shape (K,) and convert them to the logits' dtype. Sequences become tensors."""
     if not isinstance(values, Tensor):
         values = torch.as_tensor(values, dtype=logits.dtype, device=logits.device)
     if values.is_complex() or values.dtype is torch.bool:
         raise TypeError(f"{name} must be real numbers, got {values.dtype}")
     if values.shape != logits.shape[1:2]:
-        raise ValueError(f"{name} must have shape ({logits.shape[1]},), one number a class, got {tuple(values.shape)}")
+        raise ValueError(
+            f"{name} must have shape ({logits.shape[1]},), one number per class, got {tuple(values.shape)}"
+        )
     check_same_device(values, name, logits)
     return values.to(logits.dtype)
 
 
 def is_probabilities(target: Tensor, logits: Tensor, name: str) -> bool:
-    """Tell class probabilities from class indices, by shape and dtype, as torch's cross_entropy does."""
+    """Whether a target holds class probabilities, judged by shape and dtype as in torch's cross_entropy."""
     if not isinstance(target, Tensor):
         raise TypeError(
             "target must be a tensor of class indices or class probabilities, or a mixed pair (y_a, y_b, lam), "
@@ -187,8 +191,8 @@ def is_probabilities(target: Tensor, logits: Tensor, name: str) -> bool:
 def check_range(
     name: str, value: Tensor | float, low: float, high: float = float("inf"), *, open_low: bool = False
 ) -> None:
-    """Raise unless low <= value <= high (low < value where open)."""
-    if isinstance(value, Tensor):  # a learnable or scheduled number: reading it would stall the device
+    """Raise unless low <= value <= high, or low < value if `open_low`."""
+    if isinstance(value, Tensor):  # a learnable or scheduled number: the CPU would have to wait for the GPU to read it
         return
     if not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
@@ -198,7 +202,7 @@ def check_range(
 
 
 def pair_from_list(target: Any) -> Any:
-    """A list of tensors as a tuple: a data loader that pins memory makes a list of every tuple."""
+    """Turn a list of tensors into a tuple, because a data loader that pins memory turns every tuple into a list."""
     holds_tensors = isinstance(target, list) and any(isinstance(part, Tensor) for part in target)
     return tuple(target) if holds_tensors else target
 
@@ -251,7 +255,7 @@ def _read_pair(pair: MixedPair, logits: Tensor, ignore_index: int | None, name: 
 
 
 def check_label_range(name: str, labels: Tensor, num_classes: int, ignore_index: int | None = None) -> None:
-    """Raise for a label that is no class: on the CPU always, elsewhere inside `check_labels`."""
+    """Raise ValueError for a label out of range. On other devices than the CPU, only inside `check_labels`."""
     if may_read(labels):
         ignored = "" if ignore_index is None else f", or equal ignore_index={ignore_index}"
         with contextlib.suppress(RuntimeError):  # inside vmap no value can be read
@@ -259,7 +263,7 @@ def check_label_range(name: str, labels: Tensor, num_classes: int, ignore_index:
 
 
 def is_violated(condition: Callable[[Tensor], Tensor], values: Tensor) -> bool:
-    """Whether values break a condition, where they may be read: on the CPU always, elsewhere inside `check_labels`."""
+    """Whether values break a condition. On other devices than the CPU, only checked inside `check_labels`."""
     if not may_read(values):
         return False
     try:
@@ -269,7 +273,7 @@ def is_violated(condition: Callable[[Tensor], Tensor], values: Tensor) -> bool:
 
 
 def may_read(values: Tensor) -> bool:
-    """Whether values may be read: on the CPU; elsewhere, where the host would wait for them, inside `check_labels`."""
+    """Whether values may be read now. On a GPU the CPU would have to wait for them, so only inside `check_labels`."""
     return not torch.compiler.is_compiling() and (values.device.type == "cpu" or _always_check_labels)
 
 

@@ -1,4 +1,4 @@
-"""Losses from elsewhere: any callable of (logits, target), a class of `torch.nn` losses too, as a `Loss`."""
+"""Turns losses from elsewhere into a `Loss`: any callable of (logits, target), such as a loss of `torch.nn`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lastlayer.losses.loss import Loss
 
 
 def as_loss(loss: Any, num_classes: int | None = None) -> Loss:
-    """What a user gives as a loss, as a `Loss`.
+    """Turn what a user gives as a loss into a `Loss`.
 
     Args:
-        loss: a `Loss`, which is returned as it is; or any callable of (logits, target), such as a Module of `torch.nn`
-            or a function. It is expected to return a scalar.
-        num_classes: the number of classes, or None to take it from the logits of each call.
+        loss: a `Loss`, which is returned unchanged, or any callable of (logits, target) that returns a scalar, such as
+            a function or a Module of `torch.nn`.
+        num_classes: the number of classes. None takes it from the logits of each call.
 
     Raises:
-        TypeError: for what cannot be called.
+        TypeError: if `loss` cannot be called.
 
     Example:
         >>> import torch
@@ -38,16 +38,17 @@ def as_loss(loss: Any, num_classes: int | None = None) -> Loss:
 
 @functools.cache
 def class_of(found: Callable[..., Any], name: str = "this") -> type[Loss]:
-    """The class of losses that a class or a function from elsewhere stands for.
+    """The `Loss` class for a class or a function from elsewhere.
 
-    Its hyperparameters are the arguments of a class's constructor, or of a function after (logits, target).
+    Its hyperparameters are the arguments of the class's constructor, or the arguments of the function after (logits,
+    target).
 
     Args:
         found: the class or function.
-        name: what messages call it.
+        name: its name in error messages.
 
     Raises:
-        ValueError: for a class that is no Module.
+        ValueError: for a class that is not derived from Module.
     """
     if isinstance(found, nn.Module):
         return _of_module(found)
@@ -70,7 +71,7 @@ def class_of(found: Callable[..., Any], name: str = "this") -> type[Loss]:
 
 
 def _of_module(module: nn.Module) -> type[Loss]:
-    """Losses that hold a copy of a Module; its own weights are saved, moved and learnt with it."""
+    """A `Loss` class whose losses hold a copy of a Module. Its weights are saved, moved and trained with the loss."""
 
     def init(self: Loss, num_classes: int | None = None) -> None:
         Loss.__init__(self, num_classes)
@@ -82,7 +83,7 @@ def _of_module(module: nn.Module) -> type[Loss]:
 def _derived(
     named: Any, call: Callable[..., Tensor], options: list[inspect.Parameter], init: Callable[..., None] | None = None
 ) -> type[Loss]:
-    """A class of losses called as `call` is, under the name of what it is made from."""
+    """A `Loss` class that calls `call` and has the name of `named`."""
     inputs = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("logits", "target")]
 
     def function(logits: Tensor, target: Any, **given: Any) -> Tensor:
@@ -109,7 +110,7 @@ def _derived(
 
 
 def _options(found: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The named parameters of a callable; none where it does not tell."""
+    """The named parameters of a callable. An empty list if it has no signature that can be read."""
     try:
         parameters = inspect.signature(found).parameters.values()
     except (TypeError, ValueError):

@@ -1,8 +1,7 @@
-"""What the logits are good for: classification, single logits, open sets, long tails, calibration.
+"""Measures of logits: classification, single logits, open sets, long tails and calibration.
 
-Every measure is a pure function of tensors. Scores are compared in their own dtype, counts are integers, and
-values come back as float64 scalars on the device of their input; nothing is differentiated. Labels may have
-any integer dtype.
+Every measure is a pure function of tensors. Scores are compared in their own dtype and counts are integers. Values are
+float64 scalars on the device of the input, without gradients. Labels may have any integer dtype.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -62,7 +61,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # The metric classes need torchmetrics, which is slow to import and which the functions do without.
+    # The metric classes need torchmetrics, which is slow to import. The functions do not need it.
     if name in ("OpenSetMetrics", "SingleLogitMetrics"):
         from lastlayer.tasks import metrics
 

@@ -1,9 +1,8 @@
-"""Score histograms that sums can merge, and what they tell about a ranking. Tests:
-tests/tasks/test_metrics.py.
+"""Histograms of scores, which can be merged by addition, and rankings computed from them.
 
-A bin is the first `bits` bits of a float32 read as an ordered integer, so bins are finer near zero and need
-no range set beforehand. The order of scores in different bins is known, that of scores in one bin is not:
-they count as tied, and the difference this can make is computed from the very counts.
+A bin is the first `bits` bits of a float32, read as an integer that keeps the order. So bins are finer near zero, and
+no range must be set. The order of scores in different bins is known. Scores in one bin count as tied. How much this
+can change a result is computed from the counts.
 """
 
 import torch
@@ -13,18 +12,18 @@ from lastlayer.tasks._ranking import true_positives_needed
 
 
 def score_bins(scores: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """The bin of every score, and how many scores share their bin with other values.
+    """The bin of every score, and the number of scores that could share their bin with other values.
 
     Args:
         scores: any shape, any floating dtype; float64 is rounded to float32.
         bits: 2 to 32.
 
     Returns:
-        int64 bins in 0..2^bits-1, ascending with the score, and an int64 scalar.
+        int64 bins in 0..2^bits-1 in the order of the scores, and an int64 scalar.
     """
-    single = scores.float() + 0.0  # -0.0 equals 0.0 but has other bits
+    single = scores.float() + 0.0  # turns -0.0 into 0.0: they are equal but have different bits
     pattern = single.view(torch.int32)
-    # Negative floats order backwards as integers.
+    # Read as integers, negative floats are in reverse order.
     ordered = pattern ^ ((pattern >> 31) & 0x7FFFFFFF)
     shared = (pattern & ((1 << (32 - bits)) - 1)) != 0
     if scores.dtype == torch.float64:
@@ -33,23 +32,24 @@ def score_bins(scores: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def _descending(counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Counts from the highest bin down, and their running sum."""
+    """The counts from the highest bin down, and their running sum."""
     counts = counts.flip(1)
     return counts, counts.cumsum(1)
 
 
 def average_precision_bounds(positive: Tensor, everything: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Average precision with bins as ties, and the least and most it can be for the scores behind them.
+    """Average precision with the scores of a bin as ties, and its smallest and largest possible value.
 
-    The i-th of a bin's p positives has, at worst, all of the bin's negatives above it, and at best none, with
-    the positives tied. The worst is a sum of a concave function of i, which the trapezium bounds from below.
+    Take the i-th of the p positives in a bin. In the worst case all negatives of the bin are above it. In the best case
+    none is, and the positives are tied. The worst case is a sum of a concave function of i, and the trapezium rule is a
+    lower bound of it.
 
     Args:
         positive: (K, bins) counts of positives.
         everything: (K, bins) counts of all samples.
 
     Returns:
-        Three (K,) float64: value, lower bound, upper bound; NaN without positives.
+        Three (K,) float64: value, lower bound, upper bound. NaN for a class without positives.
     """
     count, true = _descending(positive)
     _, reached = _descending(everything)
@@ -65,7 +65,7 @@ def average_precision_bounds(positive: Tensor, everything: Tensor) -> tuple[Tens
 
 
 def precision_at_recall_bounds(positive: Tensor, everything: Tensor, recall: float) -> tuple[Tensor, Tensor]:
-    """Best precision at recall with bins as ties, which is also the least it can be, and the most it can be.
+    """Best precision at a recall with the scores of a bin as ties, which is its lower bound, and its upper bound.
 
     Args:
         positive: (K, bins) counts of positives.
@@ -73,7 +73,7 @@ def precision_at_recall_bounds(positive: Tensor, everything: Tensor, recall: flo
         recall: in (0, 1].
 
     Returns:
-        Two (K,) float64; NaN without positives.
+        Two (K,) float64. NaN for a class without positives.
     """
     _, true = _descending(positive)
     _, reached = _descending(everything)
@@ -88,9 +88,9 @@ def precision_at_recall_bounds(positive: Tensor, everything: Tensor, recall: flo
 
 
 def pairs_won(scores: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-    """Share of pairs with score > other, ties half, from (bins,) counts, and how far the exact share may be.
+    """The number of pairs with score > other divided by the number of others, and how far off it can be.
 
-    The shares are relative to `others` alone; dividing by the number of scores is the caller's.
+    Both arguments are counts (bins,). A tie counts half. The caller divides by the number of scores.
     """
     total = others.sum()
     below = others.cumsum(0) - others

@@ -1,7 +1,4 @@
-"""What every measure asks of its inputs, and how large matrices are walked.
-
-Tests: tests/tasks/test_inputs.py.
-"""
+"""Checks of inputs that all measures share, and loops over the blocks of large matrices."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
@@ -12,22 +9,22 @@ from torch import Tensor
 from lastlayer._core.labels import check_classes, read_labels
 
 Logits: TypeAlias = Tensor | Callable[[], Iterable[Tensor]]
-"""An (N, K) tensor, or a function without arguments that yields it as column blocks (N, b) in class order."""
+"""An (N, K) tensor, or a function without arguments that yields its column blocks (N, b) in the order of classes."""
 
 
 def read_target(target: Tensor, samples: int, device: torch.device) -> Tensor:
-    """Labels as int64 on `device`; their range is the caller's to check, since that waits for a GPU."""
+    """The labels as int64 on `device`. The caller checks their range, because on a GPU the CPU has to wait for that."""
     hint = "; class probabilities have no ranking: pass probabilities.argmax(dim=1)"
     return read_labels(target, samples, instead=hint).to(device)
 
 
 def check_labelled(target: Tensor, num_classes: int) -> None:
-    """Refuse labels outside 0..num_classes-1, ignore_index among them: a row without a label has no measure."""
+    """Raise for labels outside 0..num_classes-1, and so for ignore_index: rows without a label cannot be measured."""
     check_classes(target, num_classes, instead="; drop unlabelled rows before measuring")
 
 
 def check_matrix(values: Tensor, name: str, *, empty: bool = False) -> Tensor:
-    """An (N, K) tensor of floating dtype; `empty` allows N = 0."""
+    """Check an (N, K) tensor of floating dtype, and detach it. `empty` allows N = 0."""
     if not isinstance(values, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(values).__name__}")
     if not values.is_floating_point():
@@ -43,7 +40,7 @@ def check_matrix(values: Tensor, name: str, *, empty: bool = False) -> Tensor:
 
 
 def check_pair(values: Tensor, target: Tensor, name: str = "logits") -> tuple[Tensor, Tensor]:
-    """A checked matrix and its labels, range included."""
+    """Check a matrix and its labels, including their range."""
     values = check_matrix(values, name)
     target = read_target(target, values.shape[0], values.device)
     check_labelled(target, values.shape[1])
@@ -51,7 +48,7 @@ def check_pair(values: Tensor, target: Tensor, name: str = "logits") -> tuple[Te
 
 
 def check_probabilities(values: Tensor, name: str) -> None:
-    """Refuses numbers that are no probabilities, NaN among them."""
+    """Raise for numbers outside [0, 1] and for NaN."""
     low, high = torch.aminmax(values)
     if not bool((low >= 0) & (high <= 1)):
         raise ValueError(
@@ -61,21 +58,21 @@ def check_probabilities(values: Tensor, name: str) -> None:
 
 
 def check_bias(bias: Tensor, logits: Tensor) -> None:
-    """Refuses a bias that is not one entry a column of logits, broadcast ones too."""
+    """Raise unless the bias has exactly one entry per column of the logits."""
     if not isinstance(bias, Tensor):
         raise TypeError(f"bias must be a tensor, got {type(bias).__name__}")
     if bias.shape != (logits.shape[1],):
-        raise ValueError(f"bias must have shape ({logits.shape[1]},), one a class, got {tuple(bias.shape)}")
+        raise ValueError(f"bias must have shape ({logits.shape[1]},), one per class, got {tuple(bias.shape)}")
 
 
 def refuse_nan(values: Tensor, name: str) -> None:
-    """Refuses NaN, which no ranking can place; amax carries it through at a fraction of isnan().any()."""
+    """Raise for NaN, which has no place in a ranking. amax passes NaN on, and is much faster than isnan().any()."""
     if values.numel() and bool(values.amax().isnan()):
-        raise ValueError(f"{name} contain NaN, which no ranking can place")
+        raise ValueError(f"{name} contain NaN, which has no place in a ranking")
 
 
 def column_blocks(logits: Logits, name: str = "logits") -> Iterator[Tensor]:
-    """The (N, b) column blocks of logits, in class order; a tensor is one block."""
+    """The (N, b) column blocks of logits, in the order of classes. A tensor is one block."""
     if isinstance(logits, Tensor) or not callable(logits):
         yield check_matrix(logits, name)
         return
@@ -94,7 +91,7 @@ def column_blocks(logits: Logits, name: str = "logits") -> Iterator[Tensor]:
 
 
 def row_blocks(values: Tensor, elements: int = 1 << 22) -> Iterator[slice]:
-    """Slices of rows of about `elements` entries, so that a float64 copy of one stays small."""
+    """Slices of rows with about `elements` entries each, so that a float64 copy of a slice stays small."""
     rows = max(1, elements // values.shape[1])
     for start in range(0, values.shape[0], rows):
         yield slice(start, min(start + rows, values.shape[0]))

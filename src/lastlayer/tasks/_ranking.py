@@ -1,8 +1,8 @@
-"""The one ranking core: how many scores reach a threshold, for many rankings at once, ties exact.
+"""The core of all rankings: how many scores reach a threshold, for many rankings at once, exact for ties.
 
-Average precision, precision at recall, AUROC, OSCR and violated pairs are all integer counts of `score >=
-threshold` or `score > threshold`; only the last division is floating point. Scores are compared in their own
-dtype, never transformed. Tests: tests/tasks/test_ranking.py; speed: benchmarks/ranking.py.
+Average precision, precision at recall, AUROC, OSCR and violated pairs are all integer counts of `score >= threshold` or
+`score > threshold`. Only the last division is floating point. Scores are compared in their own dtype and never
+transformed. The speed is measured by benchmarks/ranking.py.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,31 +15,31 @@ from lastlayer._core.precision import at_least_float32
 from lastlayer.tasks._inputs import refuse_nan
 
 _BUCKETS_PER_QUERY = 32
-_BLOCK_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 24}  # on a CPU, more than this leaves the cache
-_TILE_ROWS = 2048  # a taller tile of a wide matrix leaves the cache before its cache lines are used up
+_BLOCK_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 24}  # on a CPU, a larger block does not fit in the cache
+_TILE_ROWS = 2048  # with more rows per tile, lines of a wide matrix leave the cache before they are fully used
 
 
 class Ranking(NamedTuple):
-    """Every positive as a threshold, sorted by class, then by score ascending. Ties share their counts."""
+    """Every positive as a threshold, sorted by class and then by ascending score. Ties have the same counts."""
 
-    row: Tensor  # (Q,) which class, as an offset in the block
-    true: Tensor  # (Q,) positives of the class with at least this score
-    all: Tensor  # (Q,) samples with at least this score
+    row: Tensor  # (Q,) the class, as an offset in the block
+    true: Tensor  # (Q,) number of positives of the class with at least this score
+    all: Tensor  # (Q,) number of samples with at least this score
 
 
 def count_at_least(rows: Tensor, queries: Tensor, start: Tensor) -> Tensor:
     """For every query, how many entries of its row are greater or equal. Exact, in O(entries + queries).
 
-    Sorting whole rows, or searching the queries for every entry, is bound by mispredicted branches. Instead
-    entries and queries drop into equal-width buckets between a row's smallest and largest query. Subtract,
-    multiply and truncate are each monotone in floating point, so an entry in a higher bucket than a query is
-    greater, in a lower one smaller; only entries that share a bucket with a query are compared with it. A poor
-    spread costs time, never truth.
+    Sorting whole rows, or searching the queries for every entry, is slow because of mispredicted branches. Instead,
+    entries and queries are put into buckets of equal width between the smallest and the largest query of the row.
+    Subtraction, multiplication and truncation keep the order in floating point. So an entry in a higher bucket than a
+    query is greater, and one in a lower bucket is smaller. Only entries in the same bucket as a query are compared with
+    it. If the entries are spread unevenly, this takes longer, but the result stays exact.
 
     Args:
         rows: (B, N) contiguous, float32 or float64, no NaN.
         queries: (Q,) of the same dtype, ascending within each row's share.
-        start: (B+1,) row b owns queries[start[b]:start[b+1]], at least one.
+        start: (B+1,) queries[start[b]:start[b+1]] belong to row b. Each row has at least one.
 
     Returns:
         (Q,) int64 counts.
@@ -51,10 +51,10 @@ def count_at_least(rows: Tensor, queries: Tensor, start: Tensor) -> Tensor:
     buckets = min(_BUCKETS_PER_QUERY * int(per_row.max()), max(length, 64), 1 << 23)
     low = queries[start[:-1]].clamp(limits.min, limits.max)  # (B,)
     high = queries[start[1:] - 1].clamp(limits.min, limits.max)
-    # Halves, because high - low can overflow; its size, because -0.0 - 0.0 would make the scale negative; a finite
-    # scale, because 0 * inf is NaN.
+    # Halve, because high - low can overflow. Take abs, because -0.0 - 0.0 would make the scale negative. Keep the scale
+    # finite, because 0 * inf is NaN.
     scale = (0.5 * buckets / (0.5 * high - 0.5 * low).abs()).clamp(max=limits.max)
-    width = buckets + 3  # one below every query, one for the rounding of the largest, one above every query
+    width = buckets + 3  # plus one below all queries, one for the rounding of the largest, one above all queries
     offset = torch.arange(num_rows, device=rows.device, dtype=torch.int32) * width
 
     def bucket(values: Tensor, low: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
@@ -66,14 +66,14 @@ def count_at_least(rows: Tensor, queries: Tensor, start: Tensor) -> Tensor:
     query_bucket = bucket(queries, low[row], scale[row], offset[row])  # (Q,)
 
     reached = torch.bincount(entry_bucket, minlength=num_rows * width).view(num_rows, width).cumsum(1)
-    higher = length - reached.view(-1)[query_bucket]  # (Q,) entries in higher buckets
+    higher = length - reached.view(-1)[query_bucket]  # (Q,) number of entries in higher buckets
 
-    inside = torch.bincount(query_bucket, minlength=num_rows * width)  # queries in each bucket
+    inside = torch.bincount(query_bucket, minlength=num_rows * width)  # number of queries in each bucket
     close = (inside > 0).index_select(0, entry_bucket).nonzero().squeeze(1)  # entries to compare one by one
     values, close_bucket = rows.view(-1)[close], entry_bucket[close]
     upper = inside.cumsum(0)[close_bucket]
     first = upper - inside[close_bucket]
-    # An entry reaches the queries first..found-1 of its bucket: bisection for all entries together.
+    # An entry reaches the queries first..found-1 of its bucket. Bisection finds `found` for all entries together.
     found, last = first, queries.numel() - 1
     for _ in range(int(inside.max()).bit_length()):
         middle = (found + upper) >> 1
@@ -86,11 +86,11 @@ def count_at_least(rows: Tensor, queries: Tensor, start: Tensor) -> Tensor:
 
 
 def rank_positives(columns: Tensor, target: Tensor) -> Ranking:
-    """Rank the positives of every class of a block against all samples.
+    """Rank the positives of every class of a block among all samples.
 
     Args:
-        columns: (N, B) scores of B classes; NaN is refused in those that have positives.
-        target: (N,) the row's class as an offset in the block; other values belong to no class of the block.
+        columns: (N, B) scores of B classes. NaN is refused in classes that have positives.
+        target: (N,) the class of each row as an offset in the block. Other values belong to no class of the block.
 
     Returns:
         The ranking of the Q rows whose target lies in the block.
@@ -119,20 +119,20 @@ def rank_positives(columns: Tensor, target: Tensor) -> Ranking:
 
 
 def narrow_blocks(block: Tensor) -> Iterator[Tensor]:
-    """An (N, B) block as narrower ones that bound the memory."""
+    """Split an (N, B) block into narrower ones, to limit the memory."""
     elements = _BLOCK_ELEMENTS.get(block.device.type, _BLOCK_ELEMENTS["cpu"])
     yield from torch.split(block, max(1, elements // block.shape[0]), dim=1)
 
 
 def average_precision(ranks: Ranking, num_classes: int) -> Tensor:
-    """(K,) float64: mean over a class's positives of the precision at its score; NaN without positives."""
+    """(K,) float64: the mean precision over the positives of a class. NaN for a class without positives."""
     total = torch.zeros(num_classes, dtype=torch.float64, device=ranks.row.device)
     total.index_add_(0, ranks.row, ranks.true.double() / ranks.all)
     return total / torch.bincount(ranks.row, minlength=num_classes)
 
 
 def precision_at_recall(ranks: Ranking, num_classes: int, recall: float) -> Tensor:
-    """(K,) float64: best precision of the thresholds with this recall or more; NaN without positives."""
+    """(K,) float64: the best precision at this recall or more. NaN for a class without positives."""
     positives = torch.bincount(ranks.row, minlength=num_classes)
     allowed = ranks.true >= true_positives_needed(positives, recall)[ranks.row]
     precision = torch.where(allowed, ranks.true.double() / ranks.all, 0.0)
@@ -143,14 +143,14 @@ def precision_at_recall(ranks: Ranking, num_classes: int, recall: float) -> Tens
 def true_positives_needed(positives: Tensor, recall: float) -> Tensor:
     """The smallest count with count / positives >= recall, at least 1.
 
-    0.55 * 100 is 55.00000000000001 in floating point and its ceiling 56, so the product is lowered by a
-    relative 1e-12 first.
+    In floating point 0.55 * 100 is 55.00000000000001, and its ceiling is 56. So the product is first lowered by a
+    relative 1e-12.
     """
     return (positives.double() * (recall * (1 - 1e-12))).ceil().clamp(min=1).long()
 
 
 def check_recalls(recalls: Sequence[float]) -> tuple[float, ...]:
-    """Recalls in (0, 1], in the order given."""
+    """The recalls, in the given order. Raises unless all lie in (0, 1]."""
     for recall in recalls:
         if not 0 < recall <= 1:
             raise ValueError(f"recalls must lie in (0, 1], got {recall}")
@@ -158,7 +158,7 @@ def check_recalls(recalls: Sequence[float]) -> tuple[float, ...]:
 
 
 def pairs_won(scores: Tensor, others: Tensor, *, half: bool = True) -> int:
-    """Twice the number of pairs with score > other, plus with `half` the number of ties: exact in any order."""
+    """Twice the number of pairs with score > other, plus the number of ties if `half`. Exact in any order."""
     dtype = torch.promote_types(at_least_float32(scores).dtype, at_least_float32(others).dtype)
     scores, others = scores.to(dtype), others.to(dtype).sort().values
     below = torch.searchsorted(others, scores)
@@ -167,7 +167,7 @@ def pairs_won(scores: Tensor, others: Tensor, *, half: bool = True) -> int:
 
 
 def as_rows(columns: Tensor, keep: Tensor | None = None) -> Tensor:
-    """A copy of the columns, or of those kept, as contiguous rows in a dtype to compare in."""
+    """A copy of the columns, or of those to keep, as contiguous rows in a dtype that can be compared."""
     if keep is not None and keep.numel() < columns.shape[1]:
         columns = columns[:, keep]
     num_samples, num_rows = columns.shape

@@ -1,7 +1,4 @@
-"""Accuracy, with the bias and without, on long-tailed data, and its kin F1 and Matthews' correlation.
-
-Tests: tests/tasks/test_accuracies.py.
-"""
+"""Accuracy, also without the bias and on long-tailed data, F1, and Matthews' correlation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +11,7 @@ from lastlayer.tasks._inputs import check_bias, check_labelled, check_matrix, ch
 
 @dataclass(frozen=True)
 class LongTail:
-    """Mean class accuracy by training samples of the class; NaN for a group without classes."""
+    """Mean accuracy over groups of classes with many or few training samples. NaN for a group without classes."""
 
     many: Tensor
     """Classes with more than 100 training samples."""
@@ -29,29 +26,32 @@ class LongTail:
 
 
 def correct(logits: Tensor, target: Tensor) -> Tensor:
-    """(N,) whether the first largest logit is the label's; never where argmax points at a NaN."""
+    """(N,) whether the first of the largest logits is the label's. False if argmax points at a NaN."""
     prediction = logits.argmax(dim=1, keepdim=True)
     return (prediction.squeeze(1) == target) & ~logits.gather(1, prediction).squeeze(1).isnan()
 
 
 def accuracy(logits: Tensor, target: Tensor) -> Tensor:
-    """Share of samples whose largest logit is the label's; among equal logits the first class is predicted.
+    """The share of samples whose largest logit is that of the label. Among equal logits the first class counts.
 
         A = (1/N) #{n : argmax_j z_n[j] = y_n}
 
-    Nothing waits for the device, so it may be called at every training step.
+    The CPU never waits for the GPU, so you may call it in every training step.
 
     Args:
         logits: (N, K).
-        target: (N,) labels of any integer dtype. A label that is no class, such as -100, counts as wrong on a
-            GPU and raises on a CPU, where checking it costs nothing.
+        target: (N,) labels of any integer dtype. A label out of range, such as -100, counts as wrong on a GPU. On a CPU
+            it raises, since the check costs nothing there.
 
     Returns:
         float64 scalar in [0, 1], on the logits' device. A row with NaN counts as wrong.
 
     Raises:
-        ValueError: for empty input, shapes that disagree, labels out of range (CPU).
+        ValueError: for empty input, shapes that disagree, or, on a CPU, labels out of range.
         TypeError: for labels that are not integers or logits that are not floating point.
+
+    Paper: none, the standard definition.
+    Tests: tests/tasks/test_accuracies.py::test_accuracy_counts_and_prefers_the_first_of_ties
 
     Example:
         >>> accuracy(torch.tensor([[1.0, 0.0], [2.0, 2.0]]), torch.tensor([0, 1]))
@@ -65,20 +65,23 @@ def accuracy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def f1(logits: Tensor, target: Tensor, *, positive: int = 1) -> Tensor:
-    """Harmonic mean of precision and recall of one class, decided by the largest logit.
+    """The harmonic mean of precision and recall for one class. The largest logit decides.
 
         F1 = 2 TP / (2 TP + FP + FN)
 
     Args:
         logits: (N, K).
         target: (N,) labels of any integer dtype.
-        positive: the class.
+        positive: the class to detect.
 
     Returns:
-        float64 scalar in [0, 1]; NaN where the class is neither there nor predicted.
+        float64 scalar in [0, 1]. NaN if no sample has the class and none is predicted as it.
 
     Raises:
-        ValueError, TypeError: as `accuracy`.
+        ValueError, TypeError: as in `accuracy`.
+
+    Paper: none, the standard definition.
+    Tests: tests/tasks/test_accuracies.py::test_f1_and_matthews_agree_with_sklearn
 
     Example:
         >>> f1(torch.tensor([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]), torch.tensor([1, 0, 0])).item()
@@ -90,21 +93,24 @@ def f1(logits: Tensor, target: Tensor, *, positive: int = 1) -> Tensor:
 
 
 def matthews(logits: Tensor, target: Tensor) -> Tensor:
-    """Correlation of label and prediction over all classes (Matthews; for K > 2 Gorodkin's R_K).
+    """Matthews' correlation between label and prediction. For more than two classes it is Gorodkin's R_K.
 
         R = (N sum_k C_kk - sum_k t_k p_k) / sqrt((N^2 - sum_k p_k^2) (N^2 - sum_k t_k^2))
 
-    with C the confusion matrix, t and p the counts of labels and of predictions.
+    where C is the confusion matrix, t the counts of labels and p the counts of predictions.
 
     Args:
         logits: (N, K).
         target: (N,) labels of any integer dtype.
 
     Returns:
-        float64 scalar in [-1, 1]; 0 where all samples have one label or one prediction.
+        float64 scalar in [-1, 1]. It is 0 if all samples have the same label or the same prediction.
 
     Raises:
-        ValueError, TypeError: as `accuracy`.
+        ValueError, TypeError: as in `accuracy`.
+
+    Paper: Gorodkin 2004.
+    Tests: tests/tasks/test_accuracies.py::test_f1_and_matthews_agree_with_sklearn
 
     Example:
         >>> matthews(torch.eye(3), torch.tensor([0, 1, 2])).item()
@@ -121,10 +127,12 @@ def matthews(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def unbiased_accuracy(logits: Tensor, bias: Tensor, target: Tensor) -> Tensor:
-    """Accuracy of the scores without their bias: A* of the normalised-space paper.
+    """The accuracy of the scores without their bias.
 
-    There the head computes z_j = scale * cos(w_j, h) - b_j, its bias SUBTRACTED (as `NormalizedHead` does),
-    so the bias is added back: A* = accuracy(z + b). For a head that adds its bias, pass minus that bias.
+        A* = accuracy(z + b)
+
+    In the paper, as in `NormalizedHead`, the head subtracts its bias: z_j = scale * cos(w_j, h) - b_j. So here the bias
+    is added back. If your head adds its bias, pass minus that bias.
 
     Args:
         logits: (N, K), bias included.
@@ -132,13 +140,14 @@ def unbiased_accuracy(logits: Tensor, bias: Tensor, target: Tensor) -> Tensor:
         target: (N,) labels of any integer dtype.
 
     Returns:
-        float64 scalar in [0, 1]; ties, NaN and wrong input as in `accuracy`.
+        float64 scalar in [0, 1]. Ties, NaN and wrong input are treated as in `accuracy`.
 
     Raises:
-        ValueError: as `accuracy`, and for a bias that is not (K,).
-        TypeError: as `accuracy`.
+        ValueError: as in `accuracy`, and for a bias that does not have shape (K,).
+        TypeError: as in `accuracy`.
 
-    Paper: "Classification vs. Deep Feature Learning in Normalized Spaces", Section 5.
+    Paper: Normalized Spaces 2025, section 5.
+    Tests: tests/tasks/test_accuracies.py::test_subtracted_bias_is_added_back
 
     Example:
         >>> logits, bias, target = torch.tensor([[1.0, 2.0]]), torch.tensor([3.0, 0.0]), torch.tensor([0])
@@ -153,7 +162,7 @@ def unbiased_accuracy(logits: Tensor, bias: Tensor, target: Tensor) -> Tensor:
 
 
 def long_tail(logits: Tensor, target: Tensor, train_counts: Tensor | Sequence[int]) -> LongTail:
-    """Mean class accuracy of the classes with many, a medium number of and few training samples.
+    """The mean accuracy over classes with many, with a medium number, and with few training samples.
 
         a_k = accuracy on the samples with label k
         many: mean of a_k over n_k > 100,    medium: over n_k in 20..100,    few: over n_k < 20
@@ -161,17 +170,18 @@ def long_tail(logits: Tensor, target: Tensor, train_counts: Tensor | Sequence[in
     Args:
         logits: (N, K) on the test set.
         target: (N,) labels of any integer dtype.
-        train_counts: (K,) training samples of each class, of the training set and not of `target`.
+        train_counts: (K,) number of samples of each class in the training set, not in `target`.
 
     Returns:
-        LongTail with `many`, `medium`, `few`, `mean`, `per_class`; classes without test samples are left out,
-        a group without classes is NaN.
+        LongTail with `many`, `medium`, `few`, `mean`, `per_class`. Classes without test samples are left out. A group
+        without classes is NaN.
 
     Raises:
         ValueError: for empty input, labels out of range, shapes that disagree, negative counts.
         TypeError: for labels that are not integers or logits that are not floating point.
 
-    Paper: Liu et al., "Large-Scale Long-Tailed Recognition in an Open World", 2019 (the groups).
+    Paper: Liu et al. 2019, for the groups.
+    Tests: tests/tasks/test_accuracies.py::test_long_tail_groups
 
     Example:
         >>> logits = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
@@ -188,7 +198,7 @@ def long_tail(logits: Tensor, target: Tensor, train_counts: Tensor | Sequence[in
         k = int((~(counts >= 0)).nonzero()[0])
         raise ValueError(f"train_counts must be numbers of samples, got {counts[k].item()} for class {k}")
     hits = torch.bincount(target[correct(logits, target)], minlength=num_classes)
-    per_class = hits.double() / torch.bincount(target, minlength=num_classes)  # 0 / 0: NaN, skipped
+    per_class = hits.double() / torch.bincount(target, minlength=num_classes)  # 0 / 0 is NaN, which the means skip
     return LongTail(
         many=per_class[counts > 100].nanmean(),
         medium=per_class[(counts >= 20) & (counts <= 100)].nanmean(),

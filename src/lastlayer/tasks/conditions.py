@@ -1,4 +1,4 @@
-"""The conditions on scores that decide how normalised losses train. Tests: tests/tasks/test_conditions.py."""
+"""Conditions on scores that decide how losses in normalised spaces train."""
 
 from dataclasses import dataclass
 
@@ -10,40 +10,44 @@ from lastlayer.tasks._inputs import check_pair
 
 @dataclass(frozen=True)
 class CriticalConditions:
-    """The two critical conditions; `two` implies `one`."""
+    """The two critical conditions. `two` implies `one`.
+
+    The positive score of a sample is the score of its label. All its other scores are called negative.
+    """
 
     one: bool
     """Every sample's positive score exceeds its own negative scores."""
     two: bool
-    """The smallest positive score of the data set is above 0, the largest negative score below."""
+    """All positive scores of the data set are above 0, and all negative scores are below 0."""
     share_one: Tensor
     """Share of samples whose positive score exceeds their own negative scores."""
     share_two: Tensor
-    """Share of samples whose positive score is above 0 and whose negative scores are below."""
+    """Share of samples whose positive score is above 0 and whose negative scores are below 0."""
 
 
 def critical_conditions(scores: Tensor, target: Tensor) -> CriticalConditions:
-    """Critical conditions I and II on unbiased scores s = scale * cos(w_j, h).
+    """The critical conditions I and II on scores without bias, s = scale * cos(w_j, h).
 
         I:   s_n[y_n] > max_{j != y_n} s_n[j]  for every n
         II:  min_n s_n[y_n] > 0 > max_{n, j != y_n} s_n[j]
 
-    Under I (cross-entropy) or II (binary cross-entropy) the steps of gradient descent vanish as the scale
-    grows.
+    If condition I holds for cross-entropy, or II for binary cross-entropy, the steps of gradient descent vanish as the
+    scale grows.
 
     Args:
-        scores: (N, K) without bias.
+        scores: (N, K) scores without bias.
         target: (N,) labels of any integer dtype.
 
     Returns:
-        CriticalConditions with booleans `one`, `two` and the shares of samples that meet each. With one class
-        there are no negatives: I holds, II asks for positive scores alone. NaN meets no condition.
+        CriticalConditions with booleans `one` and `two`, and the shares of samples that meet each. With one class there
+        are no negative scores: then I holds, and II asks only for positive scores above 0. NaN meets no condition.
 
     Raises:
         ValueError: for empty input, labels out of range, shapes that disagree.
         TypeError: for labels that are not integers or scores that are not floating point.
 
-    Paper: "Classification vs. Deep Feature Learning in Normalized Spaces", Theorems 5 and 6.
+    Paper: Normalized Spaces 2025, theorems 5 and 6.
+    Tests: tests/tasks/test_conditions.py::test_conditions_equal_the_loop
 
     Example:
         >>> result = critical_conditions(torch.tensor([[3.0, 1.0], [-1.0, 2.0]]), torch.tensor([0, 1]))
@@ -64,23 +68,24 @@ def critical_conditions(scores: Tensor, target: Tensor) -> CriticalConditions:
 
 
 def collapsed(cosines: Tensor, target: Tensor, tol: float) -> bool:
-    """Whether every cosine is within `tol` of its value at neural collapse: the stopping rule of Eq. 217.
+    """Whether every cosine is within `tol` of its value at neural collapse. This is the paper's stopping rule.
 
         |cos(w_y, h) - 1| <= tol  and  |cos(w_j, h) + 1/(K-1)| <= tol, j != y,  for every sample
 
     Args:
         cosines: (N, K) cosines of features and classifier rows.
         target: (N,) labels of any integer dtype.
-        tol: the paper uses 0.001 for scales below 5 and 0.0035 from 5 on.
+        tol: the tolerance. The paper uses 0.001 for scales below 5, and 0.0035 for scales of 5 or more.
 
     Returns:
-        bool. With one class the second part is empty; NaN is not collapsed.
+        bool. With one class the second part is empty. NaN does not count as collapsed.
 
     Raises:
         ValueError: for empty input, labels out of range, shapes that disagree, a negative tol.
         TypeError: for labels that are not integers or cosines that are not floating point.
 
-    Paper: "Classification vs. Deep Feature Learning in Normalized Spaces", Eq. 217.
+    Paper: Normalized Spaces 2025, equation 217.
+    Tests: tests/tasks/test_conditions.py::test_collapsed_at_the_simplex_and_not_beyond
 
     Example:
         >>> collapsed(torch.tensor([[1.0, -0.999], [-1.0, 1.0]]), torch.tensor([0, 1]), tol=0.002)
@@ -92,7 +97,7 @@ def collapsed(cosines: Tensor, target: Tensor, tol: float) -> bool:
 
 
 def collapse_gap(cosines: Tensor, target: Tensor) -> Tensor:
-    """How far the worst cosine of a sample and the classifier is from its value at neural collapse.
+    """How far the worst cosine between a sample and a classifier row is from its value at neural collapse.
 
         max over samples of max(|cos(w_y, h) - 1|, max_{j != y} |cos(w_j, h) + 1/(K-1)|)
 
@@ -101,13 +106,14 @@ def collapse_gap(cosines: Tensor, target: Tensor) -> Tensor:
         target: (N,) labels of any integer dtype.
 
     Returns:
-        Scalar in float64; NaN where a cosine is. With one class the second part is empty.
+        float64 scalar. NaN if a cosine is NaN. With one class the second part is empty.
 
     Raises:
         ValueError: for empty input, labels out of range, shapes that disagree.
         TypeError: for labels that are not integers or cosines that are not floating point.
 
-    Paper: "Classification vs. Deep Feature Learning in Normalized Spaces", Eq. 217.
+    Paper: Normalized Spaces 2025, equation 217.
+    Tests: tests/tasks/test_conditions.py::test_the_gap_is_the_largest_distance_from_collapse
 
     Example:
         >>> round(float(collapse_gap(torch.tensor([[1.0, -0.9], [-1.0, 1.0]]), torch.tensor([0, 1]))), 6)
@@ -123,7 +129,7 @@ def collapse_gap(cosines: Tensor, target: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Scores:
-    """Mean and standard deviation (over N or N (K - 1) values) of the label's score and of the others."""
+    """Mean and standard deviation of the N scores of the labels and of the N (K - 1) other scores."""
 
     positive_mean: Tensor
     positive_std: Tensor
@@ -132,20 +138,21 @@ class Scores:
 
 
 def scores(scores: Tensor, target: Tensor) -> Scores:
-    """Where the label's score and the other scores lie, as the tables of score distributions report them.
+    """Mean and standard deviation of the label's scores and of all other scores.
 
     Args:
         scores: (N, K) scores without their bias.
         target: (N,) labels of any integer dtype.
 
     Returns:
-        Scalars in float64. With one class there is no negative score and its mean and deviation are NaN.
+        float64 scalars. With one class there is no negative score, so its mean and deviation are NaN.
 
     Raises:
         ValueError: for empty input, labels out of range, shapes that disagree.
         TypeError: for labels that are not integers or scores that are not floating point.
 
-    Paper: "Classification vs. Deep Feature Learning in Normalized Spaces", Table 7.
+    Paper: Normalized Spaces 2025, table 7.
+    Tests: tests/test_measures.py::test_values_are_those_of_the_functions
 
     Example:
         >>> spread = scores(torch.tensor([[1.0, -1.0], [-3.0, 1.0]]), torch.tensor([0, 1]))

@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say. Tests: tests/tasks/test_confidence.py."""
+"""Calibration: whether predicted probabilities agree with how often they are right."""
 
 from dataclasses import dataclass
 
@@ -11,41 +11,42 @@ from lastlayer.tasks.accuracies import correct
 
 @dataclass(frozen=True)
 class Calibration:
-    """Calibration of predicted probabilities; lower is better for all three."""
+    """Calibration of predicted probabilities. For all three values, lower is better."""
 
     ece: Tensor
     """Expected calibration error of the top probability, in [0, 1]."""
     nll: Tensor
-    """Mean of minus log the label's probability."""
+    """Mean of minus the logarithm of the label's probability."""
     brier: Tensor
-    """Mean over samples of the squared error summed over classes."""
+    """Squared error, summed over the classes, mean over the samples."""
 
 
 def calibration(probabilities: Tensor, target: Tensor, *, bins: int = 15) -> Calibration:
-    """Expected calibration error, negative log-likelihood and Brier score.
+    """The expected calibration error, the negative log-likelihood and the Brier score.
 
         ECE   = sum_b (n_b / N) |accuracy_b - mean top probability_b|  over bins of the top probability
         NLL   = -(1/N) sum_n log p_n[y_n]
         Brier = (1/N) sum_n sum_j (p_n[j] - [j = y_n])^2
 
-    The bins have equal width; bin b holds top probabilities in (b / bins, (b + 1) / bins], the first also 0.
+    The bins have equal width. Bin b holds top probabilities in (b / bins, (b + 1) / bins]. The first bin also holds 0.
 
     Args:
-        probabilities: (N, K) in [0, 1], from `loss.probabilities(logits)`. Rows need not sum to 1, as with
-            one-vs-all sigmoids; they are not rescaled.
+        probabilities: (N, K) in [0, 1], from `loss.probabilities(logits)`. The rows are not rescaled. They need not sum
+            to 1, for example for sigmoids.
         target: (N,) labels of any integer dtype.
         bins: number of bins.
 
     Returns:
-        Calibration with `ece`, `nll`, `brier`; float64, on the input's device. A label of probability 0 makes
-        `nll` infinite.
+        Calibration with `ece`, `nll`, `brier`, in float64 on the input's device. If a label has probability 0, `nll` is
+        infinite.
 
     Raises:
-        ValueError: for empty input, values outside [0, 1] or NaN (logits given by mistake), labels out of
-            range, shapes that disagree, bins < 1.
+        ValueError: for empty input, values outside [0, 1] (such as logits) or NaN, labels out of range, shapes that
+            disagree, bins < 1.
         TypeError: for labels that are not integers or probabilities that are not floating point.
 
-    Paper: Guo et al., "On Calibration of Modern Neural Networks", 2017; Brier, 1950.
+    Paper: Guo et al. 2017, ECE and NLL; Brier 1950, Brier score.
+    Tests: tests/tasks/test_confidence.py::test_equals_peers_on_softmax
 
     Example:
         >>> result = calibration(torch.tensor([[0.8, 0.2], [0.6, 0.4]]), torch.tensor([0, 1]))
@@ -61,10 +62,10 @@ def calibration(probabilities: Tensor, target: Tensor, *, bins: int = 15) -> Cal
     true = probabilities.gather(1, target[:, None]).squeeze(1).double()
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=top.device)
     bin_ = torch.bucketize(top, edges[1:-1])
-    # |sum of correct - sum of top| over N: the bin's count cancels, and empty bins need no care.
+    # |number correct - sum of top probabilities| / N: the count of the bin cancels, and empty bins give 0.
     excess = torch.zeros(bins, dtype=torch.float64, device=top.device)
     excess.index_add_(0, bin_, correct(probabilities, target).double() - top)
-    # The label's own term apart: p^2 - 2p + 1 would lose the digits of a p near 1.
+    # The term of the label is computed on its own: p^2 - 2p + 1 would lose digits for p near 1.
     squares = (1 - true).square().sum()
     for rows in row_blocks(probabilities):
         squares += probabilities[rows].double().scatter(1, target[rows, None], 0.0).square().sum()

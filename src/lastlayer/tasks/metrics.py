@@ -1,8 +1,8 @@
 """Single-logit and open-set measures over batches and ranks: torchmetrics Metrics whose states are sums.
 
-Exact ranking measures need every score. What can be added up is a histogram, and with one the answer does not
-depend on batches, order, ranks or interruptions. Each result states how far from the exact value it can be.
-Tests: tests/tasks/test_metrics.py, tests/distributed/test_metrics_tasks.py.
+An exact ranking needs every score. A histogram of scores is enough for a close result, and histograms can be added. So
+the result does not depend on batches, their order, ranks or interruptions. Each result says how far from the exact
+value it can be. Further tests: tests/distributed/test_metrics_tasks.py.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from lastlayer.tasks._inputs import check_matrix, read_target
 from lastlayer.tasks._ranking import check_recalls
 from lastlayer.tasks.accuracies import correct
 
-_CLASSES_AT_ONCE = 16  # of float64 working copies in compute
+_CLASSES_AT_ONCE = 16  # classes for which `compute` makes float64 copies at a time
 
 
 class StreamedSingleLogit(NamedTuple):
-    """As `SingleLogit`, with how far each value can be from the exact one."""
+    """As `SingleLogit`, and how far each value can be from the exact one."""
 
     auprc: Tensor
     precision_at: dict[float, Tensor]
@@ -37,7 +37,7 @@ class StreamedSingleLogit(NamedTuple):
 
 
 class StreamedOpenSet(NamedTuple):
-    """As `OpenSet`, with how far each value can be from the exact one; accuracy is exact."""
+    """As `OpenSet`, and how far each value can be from the exact one. The accuracy is exact."""
 
     auroc: Tensor
     oscr: Tensor
@@ -47,7 +47,7 @@ class StreamedOpenSet(NamedTuple):
 
 
 class _Histograms(Metric):
-    """What both metrics share: bins, and faults that are counted on the device and told at the end."""
+    """The bins that both metrics share. Faults in the input are counted on the device and raised in `compute`."""
 
     is_differentiable = False
     higher_is_better = True
@@ -61,7 +61,7 @@ class _Histograms(Metric):
         if num_classes < 1:
             raise ValueError(f"num_classes must be at least 1, got {num_classes}")
         if not 2 <= bits <= 24:
-            raise ValueError(f"bits must lie in 2..24, got {bits}; a histogram has 2^bits bins")
+            raise ValueError(f"bits must lie in 2..24, got {bits}: a histogram has 2^bits bins")
         self.num_classes, self.bits = num_classes, bits
         self._add_count("rounded")
         self._add_count("nan")
@@ -72,7 +72,7 @@ class _Histograms(Metric):
 
     @property
     def update_called(self) -> bool:
-        """Whether there are samples, also if they came with a state_dict or a merge."""
+        """Whether there are samples, including those from a state_dict or a merge."""
         return bool(super().update_called or any(getattr(self, name).any() for name in self._defaults))
 
     def _check(self, logits: Tensor) -> Tensor:
@@ -93,9 +93,9 @@ class _Histograms(Metric):
         return bins
 
     def _refuse_faults(self) -> bool:
-        """Raises for faults in what was seen; returns whether scores were rounded."""
+        """Raise for faults in the samples seen. Returns whether scores were rounded."""
         if int(self.nan):
-            raise ValueError(f"logits given to update contain {int(self.nan)} NaN, which no ranking can place")
+            raise ValueError(f"logits given to update contain {int(self.nan)} NaN, which has no place in a ranking")
         if int(self.mislabelled):
             raise ValueError(
                 f"target given to update held {int(self.mislabelled)} labels outside 0..{self.num_classes - 1}"
@@ -104,33 +104,34 @@ class _Histograms(Metric):
 
 
 class SingleLogitMetrics(_Histograms):
-    """`single_logit` over batches and ranks, from one histogram a class.
+    """`single_logit` over batches and ranks, from one histogram per class.
 
-    States are integer sums of fixed size, so any split into batches, order of merging, number of ranks or
-    resumption from `state_dict` gives the same answer to the last bit. Scores are sorted into 2^bits bins by
-    the first `bits` bits of their float32 value (sign, 8 of exponent, the rest mantissa); scores in one bin
-    count as tied. Hence:
+    The states are integer sums of fixed size. So the result is the same to the last bit however the samples are split
+    into batches or ranks, in whatever order they are merged, and after resuming from a `state_dict`. Scores are sorted
+    into 2^bits bins by the first `bits` bits of their float32 value: the sign, 8 bits of exponent, and the rest
+    mantissa. Scores in one bin count as tied. So there are two cases:
 
-    - if no score shares its bin with another value, the answer is exactly that of `single_logit`: always so for
-      bfloat16 logits at bits=16 and for float16 logits at bits=20;
-    - otherwise `auprc_error` and `precision_error`, computed from the counts, bound the distance to it.
+    - If no score shares its bin with another value, the result is exactly that of `single_logit`. This is always so for
+      bfloat16 logits with bits=16 and for float16 logits with bits=20.
+    - Otherwise the error is at most `auprc_error` and `precision_error`, which are computed from the counts.
 
-    Memory: 2^(bits+4) bytes a class (1 MiB at bits=16), and as much again for the zeros that torchmetrics keeps.
-    Where that is more than is free, MemoryError is raised; `single_logit` walks class blocks instead, if all logits
-    can be had at once.
+    Memory: 2^(bits+4) bytes per class (1 MiB for bits=16), and as much again for the zeros that torchmetrics keeps. If
+    less memory than that is free, MemoryError is raised. If you have all logits at once, `single_logit` needs less
+    memory, because it works on blocks of classes.
 
     Args:
         num_classes: K.
         recalls: as in `single_logit`.
-        bits: bits of a bin, 2 to 24.
+        bits: bits per bin, 2 to 24.
         kwargs: options of torchmetrics.Metric.
 
-    `update(logits, target)` takes (N, K) logits and (N,) labels, N = 0 too, and waits for nothing on the device.
-    `compute()` returns StreamedSingleLogit: `auprc`, `precision_at` and `auprc_per_class` of `single_logit`,
-    `auprc_error` and `precision_error`; all but the errors are NaN before the first update. NaN logits and labels
-    out of range seen in update raise ValueError in compute.
+    `update(logits, target)` takes (N, K) logits and (N,) labels; N may be 0. The CPU does not wait for the GPU.
+    `compute()` returns StreamedSingleLogit: `auprc`, `precision_at` and `auprc_per_class` as in `single_logit`, with
+    `auprc_error` and `precision_error`. Before the first update all but the errors are NaN. If update has seen NaN
+    logits or labels out of range, compute raises ValueError.
 
-    Paper: Keren, Sabato, Schuller, "The Principle of Logit Separation".
+    Paper: Keren et al. 2018, section 6.
+    Tests: tests/tasks/test_metrics.py::test_single_logit_error_is_within_its_bound
 
     Example:
         >>> metric = SingleLogitMetrics(num_classes=2)
@@ -147,16 +148,16 @@ class SingleLogitMetrics(_Histograms):
         super().__init__(num_classes, bits, **kwargs)
         self.recalls = check_recalls(recalls)
         needed, free = 2 * num_classes << (bits + 4), free_memory(torch.get_default_device())
-        if needed > free:  # the system would rather end the process than refuse most of it
+        if needed > free:  # the system would probably end the process instead of refusing the memory
             raise MemoryError(
-                f"histograms of {num_classes:,} classes with {bits} bits take {needed:,} bytes, and {free:,} are free: "
+                f"histograms of {num_classes:,} classes with {bits} bits take {needed:,} bytes, but {free:,} are free: "
                 "give fewer bits, or call single_logit with a function that yields blocks of classes"
             )
         self._add_count("positive", num_classes, 1 << bits)
         self._add_count("everything", num_classes, 1 << bits)
 
     def update(self, logits: Tensor, target: Tensor) -> None:
-        """Adds a batch of (N, K) logits with (N,) labels of any integer dtype."""
+        """Add a batch of (N, K) logits with (N,) labels of any integer dtype."""
         logits = self._check(logits)
         target = self._labels(target, logits)
         offset = torch.arange(self.num_classes, device=logits.device) << self.bits
@@ -167,9 +168,9 @@ class SingleLogitMetrics(_Histograms):
         self.positive.view(-1).scatter_add_(0, own, one.expand(own.numel()))
 
     def compute(self) -> StreamedSingleLogit:
-        """The measures over everything seen."""
+        """The measures over all samples seen."""
         rounded = self._refuse_faults()
-        # Filled in place: small results kept between the large blocks would keep their memory from being used again.
+        # Filled in place: small results that stay between large blocks would prevent the reuse of that memory.
         bounds = torch.empty(3 + 2 * len(self.recalls), self.num_classes, dtype=torch.float64, device=self.device)
         for start in range(0, self.num_classes, _CLASSES_AT_ONCE):
             block = slice(start, start + _CLASSES_AT_ONCE)
@@ -195,21 +196,23 @@ class SingleLogitMetrics(_Histograms):
 class OpenSetMetrics(_Histograms):
     """`open_set` over batches and ranks, from three histograms: known and right, known and wrong, unknown.
 
-    States are integer sums of fixed size, as in `SingleLogitMetrics`, with the same bins and the same statement:
-    equal to `open_set` if no score shares its bin with another value (always so for bfloat16 and float16 logits at
-    the default bits=20), otherwise within `auroc_error` and `oscr_error`. Memory: 3 * 2^(bits+3) bytes (24 MiB), and
-    as much again for the zeros that torchmetrics keeps.
+    The states are integer sums of fixed size with the same bins as in `SingleLogitMetrics`. If no score shares its bin
+    with another value, the result equals that of `open_set`. This is always so for bfloat16 and float16 logits with the
+    default bits=20. Otherwise the error is at most `auroc_error` and `oscr_error`. Memory: 3 * 2^(bits+3) bytes
+    (24 MiB), and as much again for the zeros that torchmetrics keeps.
 
     Args:
-        num_classes: K, the known classes.
-        bits: bits of a bin, 2 to 24.
+        num_classes: K, the number of known classes.
+        bits: bits per bin, 2 to 24.
         kwargs: options of torchmetrics.Metric.
 
-    `update(logits, target)` adds known samples, `update(logits)` unknown ones; neither waits for the device.
-    `compute()` returns StreamedOpenSet: `auroc`, `oscr`, `accuracy`, `auroc_error`, `oscr_error`; NaN for what lacks
-    known or unknown samples. NaN logits and labels out of range seen in update raise ValueError in compute.
+    `update(logits, target)` adds known samples and `update(logits)` unknown ones. The CPU does not wait for the GPU.
+    `compute()` returns StreamedOpenSet: `auroc`, `oscr`, `accuracy`, `auroc_error`, `oscr_error`. A value is NaN if the
+    known or unknown samples that it needs are missing. If update has seen NaN logits or labels out of range, compute
+    raises ValueError.
 
-    Paper: as `open_set`.
+    Paper: as in `open_set`; Dhamija et al. 2018.
+    Tests: tests/tasks/test_metrics.py::test_open_set_error_is_within_its_bound
 
     Example:
         >>> metric = OpenSetMetrics(num_classes=2)
@@ -230,7 +233,7 @@ class OpenSetMetrics(_Histograms):
             self._add_count(name, 1 << bits)
 
     def update(self, logits: Tensor, target: Tensor | None = None) -> None:
-        """Adds (N, K) logits: of known samples with their (N,) labels, or of unknown ones without."""
+        """Add (N, K) logits: those of known samples with their (N,) labels, or those of unknown samples without."""
         logits = self._check(logits)
         bins = self._bins(logits.amax(dim=1))
         if target is None:
@@ -241,7 +244,7 @@ class OpenSetMetrics(_Histograms):
         self.wrong.scatter_add_(0, bins, 1 - right)
 
     def compute(self) -> StreamedOpenSet:
-        """The measures over everything seen."""
+        """The measures over all samples seen."""
         rounded = self._refuse_faults()
         known = (self.right + self.wrong).sum()
         won, spread = pairs_won(self.right + self.wrong, self.unknown)

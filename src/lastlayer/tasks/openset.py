@@ -1,4 +1,4 @@
-"""Telling known classes from unknown ones by the largest logit. Tests: tests/tasks/test_openset.py."""
+"""Open-set recognition: does a sample belong to a known class? The largest logit decides."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,52 +13,50 @@ from lastlayer.tasks.accuracies import correct
 
 @dataclass(frozen=True)
 class OpenSet:
-    """Open-set recognition, each in [0, 1]; `known` is the positive class. oscr <= min(auroc, accuracy)."""
+    """Results of open-set recognition, each in [0, 1]. `known` is the positive class. oscr <= min(auroc, accuracy)."""
 
     auroc: Tensor
-    """Chance that a known sample scores above an unknown one, ties counting half unless asked otherwise."""
+    """The chance that a known sample scores above an unknown one. A tie counts half, unless asked otherwise."""
     oscr: Tensor
-    """The same with wrongly classified known samples counted as losses."""
+    """The same, but a known sample that is classified wrongly counts as scoring below every unknown one."""
     accuracy: Tensor
-    """Closed-set accuracy on the known samples."""
+    """The accuracy on the known samples."""
 
 
 def open_set(
     known_logits: Tensor, known_target: Tensor, unknown_logits: Tensor, *, ties: Literal["half", "against"] = "half"
 ) -> OpenSet:
-    """AUROC, OSCR and accuracy with the largest logit as the score of being known.
-
-    With s the scores of the known samples and u those of the unknown ones,
+    """AUROC, OSCR and accuracy. The score that a sample is known is its largest logit.
 
         AUROC = (1 / (Nk Nu)) sum_{i, j} ([s_i > u_j] + [s_i = u_j] / 2),
-        OSCR  = the same sum over correctly classified i alone.
+        OSCR  = the same sum, only over correctly classified i
 
-    OSCR is the area under the rate of correctly classified known samples against the rate of accepted unknown
-    ones, joined by straight lines over ties. Scores are compared as they are: no sigmoid, no softmax. For the largest
-    softmax probability as score, which a common shift of a sample's logits does not change, give `log_softmax(1)` of
-    both logits.
+    where s are the scores of the known samples and u those of the unknown ones. OSCR is the area under a curve: the
+    rate of correctly classified known samples over the rate of accepted unknown ones, with straight lines over ties.
+    Scores are compared as they are, without sigmoid or softmax. To use the largest softmax probability as the score,
+    give `log_softmax(1)` of both logits. That score does not change if all logits of a sample are shifted.
 
     Args:
         known_logits: (Nk, K) of samples from the K known classes.
         known_target: (Nk,) their labels, of any integer dtype.
         unknown_logits: (Nu, K) of samples from other classes.
-        ties: what s_i = u_j counts. `"half"`: 1/2, the definition of both areas, and scikit-learn's. `"against"`: 0,
-            as in the AUROC of the public code of Chen et al. (ARPL); its OSCR walks through a sorted list and so
-            depends on the order of equal scores. They differ where scores are equal, as after saturation or in
-            half precision.
+        ties: what a tie s_i = u_j counts. `"half"` counts 1/2, which is the definition of both areas and that of
+            scikit-learn. `"against"` counts 0, as in the AUROC of the public code of Chen et al. (ARPL). The OSCR of
+            that code goes through a sorted list, so it depends on the order of equal scores. The two options differ
+            only if scores are equal, for example after saturation or in half precision.
 
     Returns:
-        OpenSet with `auroc`, `oscr`, `accuracy`; float64, on the logits' device. Infinite logits rank like
-        any other.
+        OpenSet with `auroc`, `oscr`, `accuracy`, in float64 on the logits' device. Infinite logits are ranked like any
+        others.
 
     Raises:
         ValueError: for empty input, NaN, labels out of range, shapes that disagree, unknown `ties`.
         TypeError: for labels that are not integers or logits that are not floating point.
 
-    Paper: Dhamija et al., "Reducing Network Agnostophobia", 2018 (OSCR); Chen et al., "Adversarial Reciprocal
-    Points Learning", 2021, whose public code takes the largest logit as score for its own loss and the largest
-    softmax probability for cross-entropy; "Classification vs. Deep Feature Learning in Normalized Spaces", Table 3,
-    which names no score.
+    Paper: Dhamija et al. 2018, OSCR; Chen et al. 2021, whose public code uses the largest logit as the score for its
+    own loss and the largest softmax probability for cross-entropy; Normalized Spaces 2025, table 3, which does not name
+    its score.
+    Tests: tests/tasks/test_openset.py::test_equals_all_pairs
 
     Example:
         >>> known, unknown = torch.tensor([[4.0, 0.0], [0.0, 2.0]]), torch.tensor([[1.0, 2.0]])

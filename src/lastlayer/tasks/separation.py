@@ -1,7 +1,4 @@
-"""How true logits stand against false ones, and how self-normalised they are.
-
-Tests: tests/tasks/test_separation.py.
-"""
+"""How well true logits are separated from false ones, and how self-normalised the logits are."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,53 +22,53 @@ from lastlayer.tasks._ranking import as_rows, count_at_least, narrow_blocks
 
 @dataclass(frozen=True)
 class LogitSeparation:
-    """Whether one threshold tells every true logit from every false one."""
+    """Whether one threshold separates all true logits from all false ones."""
 
     gap: Tensor
     """Smallest true logit minus largest false logit, over all samples and classes."""
     holds: bool
-    """Whether the gap is positive: the principle of logit separation, strict."""
+    """Whether the gap is positive, so that the principle of logit separation holds strictly."""
     gap_per_class: Tensor
-    """(K,) the same gap within one class's column; NaN where the column has no true or no false logit."""
+    """(K,) the same gap within the column of each class. NaN if the column has no true or no false logit."""
     violation_rate: Tensor
-    """Share of all (true, false) pairs, across samples, whose false logit is at least the true one."""
+    """Share of all pairs of a true and a false logit, across samples, in which the false logit is not smaller."""
 
 
 @dataclass(frozen=True)
 class LogPartition:
-    """Distribution of log sum exp over the samples."""
+    """Mean and standard deviation of log sum exp over the samples."""
 
     mean: Tensor
     std: Tensor
 
 
 def logit_separation(logits: Logits, target: Tensor) -> LogitSeparation:
-    """The principle of logit separation: its gap, whether it holds, and how many pairs break it.
+    """The principle of logit separation: the gap, whether the principle holds, and how many pairs violate it.
 
         gap   = min_n z_n[y_n] - max_{n, j != y_n} z_n[j]
         gap_k = min_{y_n = k} z_n[k] - max_{y_n != k} z_n[k]
         violation_rate = #{(n, m, j) : j != y_m, z_m[j] >= z_n[y_n]} / (N * N (K - 1))
 
-    The pairs are counted exactly, as integers, in about O(NK + N log N); a tie is a violation.
+    The pairs are counted exactly, as integers, in about O(NK + N log N) steps. A tie is a violation.
 
     Args:
-        logits: (N, K), or a function without arguments that yields column blocks (N, b) in class order; it is
+        logits: (N, K), or a function without arguments that yields column blocks (N, b) in the order of classes. It is
             called twice, first for the true logits, then to compare all others with them.
         target: (N,) labels of any integer dtype.
 
     Returns:
-        LogitSeparation with `gap`, `holds`, `gap_per_class`, `violation_rate`. With one class there is no
-        false logit: the gap is infinite, the principle holds and the violation rate is NaN. Equal infinities
-        have gap 0.
+        LogitSeparation with `gap`, `holds`, `gap_per_class`, `violation_rate`. With one class there is no false logit.
+        Then the gap is infinite, the principle holds, and the violation rate is NaN. Equal infinities have gap 0.
 
     Raises:
         ValueError: for empty input, NaN, labels out of range, shapes that disagree.
         TypeError: for labels that are not integers or logits that are not floating point.
 
-    Paper: Keren, Sabato, Schuller, "The Principle of Logit Separation", Section 3.
+    Paper: Keren et al. 2018, sections 2 and 3.
+    Tests: tests/tasks/test_separation.py::test_separation_equals_all_pairs
 
     Example:
-        >>> logits = torch.tensor([[2.0, 1.0], [-2.0, -1.0]])  # cross-entropy is content with both rows
+        >>> logits = torch.tensor([[2.0, 1.0], [-2.0, -1.0]])  # each row by itself is right
         >>> result = logit_separation(logits, torch.tensor([0, 1]))
         >>> result.gap.item(), result.holds, result.violation_rate.item()
         (-2.0, False, 0.25)
@@ -98,12 +95,12 @@ def logit_separation(logits: Logits, target: Tensor) -> LogitSeparation:
     positives = torch.bincount(labels, minlength=num_classes)
     defined = (positives > 0) & (positives < samples)
     per_class = torch.where(defined, _difference(low, high), torch.nan)
-    # Of one class no false logit is left, and -inf, a true one included, is not one.
+    # With one class there is no false logit. Then -inf is not a logit, even if a true logit is -inf too.
     gap = _difference(low.min(), high.max()) if num_classes > 1 else high.new_tensor(torch.inf)
 
     thresholds = scores.sort().values  # (N,)
     whole = torch.tensor([0, samples], device=thresholds.device)
-    # Every logit is counted, then the pairs of two true logits taken off: simpler than leaving them out.
+    # Count all logits, then subtract the pairs of two true logits. That is simpler than leaving them out.
     reached = 0
     for rows in _class_rows(logits):
         reached += int(count_at_least(rows.view(1, -1), thresholds, whole).sum())
@@ -121,24 +118,25 @@ def logit_separation(logits: Logits, target: Tensor) -> LogitSeparation:
 def logit_difference(
     logits: Tensor, target: Tensor, *, gamma: float, reduction: Literal["sum", "mean", "none"] = "sum"
 ) -> Tensor:
-    """How far the true logit stands above the others, relative to the logits' norm.
+    """How far the true logit is above the others, relative to a power of the norm of the logits.
 
-        D = sum_n sum_{i != y_n} (f_y - f_i) / |f|^gamma = sum_n (K f_y - sum_i f_i) / |f|^gamma.
+        D = sum_n sum_{i != y_n} (f_y - f_i) / |f|^gamma = sum_n (K f_y - sum_i f_i) / |f|^gamma
 
     Args:
         logits: (N, K).
         target: (N,) labels of any integer dtype.
-        gamma: power of the norm; 0 leaves the norm out, 1 makes the value free of scale.
-        reduction: "sum" over samples, as in the paper; "mean" over samples; "none".
+        gamma: power of the norm. With 0 the norm has no effect. With 1 the scale of the logits has no effect.
+        reduction: "sum" over samples, as in the paper, or "mean" over samples, or "none".
 
     Returns:
-        float64 scalar, or (N,) for "none". A row of zeros contributes 0; NaN and infinite rows give NaN.
+        float64 scalar, or (N,) for "none". A row of zeros contributes 0. Rows with NaN or infinite logits give NaN.
 
     Raises:
         ValueError: for empty input, labels out of range, shapes that disagree, an unknown reduction.
         TypeError: for labels that are not integers or logits that are not floating point.
 
-    Paper: "Soft Logit Normalization", Section 3.
+    Paper: SLN 2025, section 3.
+    Tests: tests/tasks/test_separation.py::test_logit_difference_is_the_double_sum
 
     Example:
         >>> logit_difference(torch.tensor([[3.0, 4.0]]), torch.tensor([1]), gamma=1.0)
@@ -159,22 +157,25 @@ def logit_difference(
 
 
 def log_partition(logits: Tensor) -> LogPartition:
-    """Mean and spread over samples of log Z = log sum_j exp(z_j): how self-normalised the logits are.
+    """The mean and the standard deviation over samples of the log-partition: how self-normalised the logits are.
 
-    A model trained to be self-normalised has both near 0, so that a logit alone is a log-probability.
+        log Z = log sum_j exp(z_j)
+
+    If a model is self-normalised, both are near 0, so that a single logit is a log-probability.
 
     Args:
         logits: (N, K).
 
     Returns:
-        LogPartition with `mean` and `std` (divided by N, so 0 for one sample), float64. Rows with +inf or of
-        -inf alone have an infinite log Z, which makes `std` NaN; NaN carries through.
+        LogPartition with `mean` and `std` in float64. `std` divides by N, so for one sample it is 0. A row with +inf,
+        or with nothing but -inf, has an infinite log Z, which makes `std` NaN. NaN gives NaN.
 
     Raises:
         ValueError: for empty input or another shape.
         TypeError: for logits that are not floating point.
 
-    Paper: Keren, Sabato, Schuller, "The Principle of Logit Separation", Section 4 (self-normalisation).
+    Paper: Keren et al. 2018, section 4.1.
+    Tests: tests/tasks/test_separation.py::test_log_partition_is_mean_and_deviation
 
     Example:
         >>> result = log_partition(torch.tensor([[0.0, 0.0], [0.0, 0.0]]))
@@ -182,7 +183,7 @@ def log_partition(logits: Tensor) -> LogPartition:
         (tensor(0.6931, dtype=torch.float64), tensor(0., dtype=torch.float64))
     """
     logits = check_matrix(logits, "logits")
-    # Filled in place: small results kept between the large blocks would keep their memory from being used again.
+    # Filled in place: small results that stay between large blocks would prevent the reuse of that memory.
     value = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
     for rows in row_blocks(logits):
         value[rows] = logits[rows].double().logsumexp(dim=1)
@@ -190,7 +191,7 @@ def log_partition(logits: Tensor) -> LogPartition:
 
 
 def _class_rows(logits: Logits) -> Iterator[Tensor]:
-    """Copies of the logits as (b, N) rows, a class each, few enough at a time to bound the memory."""
+    """Copies of the logits as (b, N) rows, one per class. Only a few at a time, to limit the memory."""
     for block in column_blocks(logits):
         yield from map(as_rows, narrow_blocks(block))
 

@@ -1,4 +1,4 @@
-"""What one logit decides by itself: is this class k? Tests: tests/tasks/test_single.py."""
+"""How well a single logit answers by itself: is this class k?"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,45 +18,43 @@ from lastlayer.tasks._ranking import (
 
 @dataclass(frozen=True)
 class SingleLogit:
-    """How well single logits rank their class; float64, on the logits' device."""
+    """How well single logits rank the samples of their class. In float64 on the logits' device."""
 
     auprc: Tensor
     """Mean of `auprc_per_class` over the classes with positives."""
     precision_at: dict[float, Tensor]
-    """For each recall given, the mean over classes of the best precision at that recall or more."""
+    """For each given recall, the mean over classes of the best precision at that recall or more."""
     auprc_per_class: Tensor
-    """(K,) average precision; NaN for a class without positives."""
+    """(K,) average precision. NaN for a class without positives."""
 
 
 def single_logit(logits: Logits, target: Tensor, recalls: Sequence[float] = (0.9, 0.99)) -> SingleLogit:
-    """Average precision and precision at recall of every logit used alone as a detector of its class.
+    """Average precision, and precision at a recall, of every logit used alone as a detector of its class.
 
-    For class k the positives are the samples with target k, all others are negatives, and logit k is the
-    score. With precision and recall of the rule "z_k >= t" over all thresholds t,
+        AP_k = sum_t (recall_t - recall_{t-1}) precision_t,    P@r_k = max {precision_t : recall_t >= r}
 
-        AP_k = sum_t (recall_t - recall_{t-1}) precision_t,    P@r_k = max {precision_t : recall_t >= r}.
-
-    Equal scores are taken together, as in `sklearn.metrics.average_precision_score`; nothing is interpolated,
-    and no sigmoid or other transformation is applied, so any increasing function of the logits gives the same
-    answer.
+    For class k, the samples with target k are the positives, all others are negatives, and logit k is the score.
+    precision_t and recall_t are those of the rule "z_k >= t", and the sum is over all thresholds t. Equal scores are
+    taken together, as in `sklearn.metrics.average_precision_score`. Nothing is interpolated or transformed. So every
+    increasing function of the logits gives the same result.
 
     Args:
-        logits: (N, K) scores, larger for more likely; or, where they do not fit in memory, a function without
-            arguments that yields them as column blocks (N, b) in class order. Infinite scores rank like any
-            other.
+        logits: (N, K) scores, larger for more likely. If they do not fit in memory, give a function without arguments
+            that yields column blocks (N, b) in the order of classes. Infinite scores are ranked like any others.
         target: (N,) labels of any integer dtype.
-        recalls: the recalls to report the precision at, in (0, 1].
+        recalls: the recalls at which to report the precision, in (0, 1].
 
     Returns:
-        SingleLogit with `auprc`, `precision_at`, `auprc_per_class`. A class without positives has NaN and is
-        left out of the means. A class that every sample belongs to has 1.
+        SingleLogit with `auprc`, `precision_at`, `auprc_per_class`. A class without positives has NaN and is left out
+        of the means. If every sample belongs to one class, that class has 1.
 
     Raises:
         ValueError: for empty input, NaN in the column of a class with positives, labels out of range, shapes that
             disagree.
         TypeError: for labels that are not integers or logits that are not floating point.
 
-    Paper: Keren, Sabato, Schuller, "The Principle of Logit Separation"; it reports one minus each value.
+    Paper: Keren et al. 2018, section 6, which reports one minus each value.
+    Tests: tests/tasks/test_single.py::test_equals_all_thresholds
 
     Example:
         >>> logits = torch.tensor([[3.0, -1.0], [1.0, 0.0], [2.0, 4.0]])
