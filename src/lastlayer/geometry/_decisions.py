@@ -19,7 +19,7 @@ class AffineScores:
 
     @classmethod
     def nearest_mean(cls, centred: Tensor) -> "AffineScores":
-        """Decides for the class with the nearest mean, because z.m - |m|^2 / 2 is largest where |z - m|^2 is smallest."""
+        """Decides for the class with the nearest mean: z.m - |m|^2 / 2 is largest where |z - m|^2 is smallest."""
         table = centred.detach()
         return cls(table, -table.square().sum(dim=1) / 2)
 
