@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from lastlayer.cli.data import data as app
 from lastlayer.cli.data import files_there
-from lastlayer.data import Remote, available, describe, registry
+from lastlayer.data import Remote, available, describe, sources
 
 runner = CliRunner()
 
@@ -73,7 +73,8 @@ def small_mnist(server, monkeypatch) -> tuple[Path, list[str]]:
         content = idx(array.astype(np.uint8))
         (folder / name).write_bytes(content)
         remotes.append(Remote((f"{address}/{name}",), remote.path, md5=hashlib.md5(content).hexdigest()))
-    monkeypatch.setitem(registry._SOURCES, "mnist", replace(describe("mnist"), remotes=tuple(remotes)))
+    # private: no other way to have the official addresses replaced by those of the loopback server
+    monkeypatch.setitem(sources._SOURCES._parts, "mnist", replace(describe("mnist"), remotes=tuple(remotes)))
     return folder, asked
 
 
@@ -134,11 +135,11 @@ def test_files_are_found_wherever_the_reader_finds_them(name: str, tmp_path: Pat
     assert files_there(name, tmp_path) == "there"
     with pytest.raises((OSError, ValueError)) as failed:  # the reader goes there, and finds nothing in the empty file
         source.reader(tmp_path)
-    assert "no " + source.places.probes[0] not in str(failed.value)
+    assert "no " + source.probes[0] not in str(failed.value)
 
 
 def test_every_set_that_needs_files_says_where_it_looks() -> None:
-    assert all((describe(name).places is not None) == describe(name).needs_files for name in available())
+    assert all(bool(describe(name).probes) == describe(name).needs_files for name in available())
 
 
 def test_get_fetches_what_list_then_finds(tmp_path, small_mnist, monkeypatch):

@@ -1,12 +1,15 @@
 """Hold-out, subsets, long tail and open set."""
 
+import tomllib
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastlayer import data
-from lastlayer.data import Dataset, Split
+from lastlayer.data import Dataset, Split, splits
 
 
 def toy(counts: list[int], name: str = "toy", test: int = 4) -> Dataset:
@@ -172,18 +175,18 @@ def test_published_cifar_plus_50() -> None:
 
 
 def test_published_splits_are_lists_of_different_classes() -> None:
-    from lastlayer.data._arpl import KNOWN, UNKNOWN
-
+    content = tomllib.loads(Path(splits.__file__).with_name("arpl.toml").read_text())
     sizes = dict.fromkeys(("mnist", "svhn", "cifar10"), (6, 10))
     sizes |= {"cifar10+cifar100": (4, 10), "tiny-imagenet": (20, 200)}
-    assert set(KNOWN) == set(sizes)
-    for name, splits in KNOWN.items():
+    assert set(content["known"]) == set(sizes)
+    for name in content["known"]:
         count, highest = sizes[name]
-        assert len(splits) == 5
-        for classes in splits:
+        lists = data.known_classes(*name.split("+"))
+        assert len(lists) == 5
+        for classes in lists:
             assert len(set(classes)) == len(classes) == count
             assert max(classes) < highest
-    for classes in UNKNOWN["cifar10+cifar100"]:
+    for classes in content["unknown"]["cifar10+cifar100"]:
         assert len(set(classes)) == len(classes) == 50
         assert max(classes) < 100
 

@@ -45,14 +45,12 @@ def measure(
     JSON: {"snapshots": [{"file", "samples", "classes", "measures": {name: number}}]}; a number that is NaN or
     infinite is null. A file that cannot be read or measured ends the command with one line and exit code 2.
     """
-    import torch
     from rich.console import Console
     from rich.markup import escape
 
+    from lastlayer._core.precision import full_precision
     from lastlayer.measures import evaluate
 
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cuda.matmul.allow_tf32 = False
     if plot is not None:
         check_file("--plot", plot)
 
@@ -62,7 +60,8 @@ def measure(
         if ignored:
             typer.echo(f"{file}: not measured: {', '.join(ignored)}", err=True)
         try:
-            with Console(stderr=True).status(f"measuring {escape(str(file))}"):
+            status = Console(stderr=True).status(f"measuring {escape(str(file))}")
+            with status, full_precision(arrays["features"]):
                 values = evaluate(**arrays)
         except (TypeError, ValueError) as error:
             _refuse(file, str(error))
@@ -92,18 +91,15 @@ def _names(files: list[Path]) -> list[str]:
 
 def _load(file: Path) -> tuple[dict[str, "Tensor"], list[str]]:
     """The arrays that a measure takes, and the names of the others."""
+    from lastlayer.data import as_tensor, read_arrays
     from lastlayer.measures import INPUTS
 
-    if file.suffix not in (".npz", ".safetensors"):
-        _refuse(file, f"the name must end in .npz or .safetensors, not {file.suffix or 'in no extension'}")
-    if not file.is_file():
-        _refuse(file, "no such file")
-    wanted = {*INPUTS, *_LABELS}
     try:
-        found, ignored = _read_npz(file, wanted) if file.suffix == ".npz" else _read_safetensors(file, wanted)
-    except Exception as error:  # each library has errors of its own for a file that is not what its name says
-        _refuse(file, f"cannot be read as {file.suffix}: {error}")
-
+        # Only these are read: the others may be of a type that torch does not know, such as the names of the classes.
+        read, ignored = read_arrays(file, {*INPUTS, *_LABELS})
+        found = {name: as_tensor(file, name, array) for name, array in read.items()}
+    except (OSError, ValueError) as error:
+        stop("measure", str(error))
     names = sorted([*found, *ignored])
     labels = [name for name in _LABELS if name in found]
     if len(labels) > 1:
@@ -122,38 +118,6 @@ def _load(file: Path) -> tuple[dict[str, "Tensor"], list[str]]:
             shapes = f"{tuple(found['features'].shape)} and {tuple(found[name].shape)}"
             _refuse(file, f"features and {name} must have as many rows, got {shapes}")
     return found, ignored
-
-
-# Only what is wanted is read: the others may be of a type that torch does not know, such as the names of the classes.
-
-
-def _read_npz(file: Path, wanted: set[str]) -> tuple[dict[str, "Tensor"], list[str]]:
-    import zipfile
-
-    import numpy
-    import torch
-
-    if not zipfile.is_zipfile(file):  # numpy would take it for a pickle
-        raise ValueError("it is damaged or not an npz file, as numpy.savez writes it")
-    with numpy.load(file, allow_pickle=False) as arrays:
-        found = {name: arrays[name] for name in arrays.files if name in wanted}
-        ignored = sorted(set(arrays.files) - wanted)
-    for name, array in found.items():
-        if array.dtype.kind not in "biufc":
-            from lastlayer.data._names import not_numbers
-
-            raise ValueError(not_numbers(name, array.dtype))
-    # torch knows the machine's own byte order alone.
-    native = {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in found.items()}
-    return {name: torch.from_numpy(array) for name, array in native.items()}, ignored
-
-
-def _read_safetensors(file: Path, wanted: set[str]) -> tuple[dict[str, "Tensor"], list[str]]:
-    from safetensors import safe_open
-
-    with safe_open(file, framework="pt") as tensors:
-        names = list(tensors.keys())
-        return {name: tensors.get_tensor(name) for name in names if name in wanted}, sorted(set(names) - wanted)
 
 
 def _summary(file: Path, arrays: dict[str, "Tensor"], values: dict[str, float]) -> dict[str, object]:

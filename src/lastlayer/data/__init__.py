@@ -1,29 +1,17 @@
 """Data sets as tensors: `load` by name or path, splits, synthetic sets, augmentation on the device."""
 
-# importing a file registers its data sets
-from . import cifar, embedded, glue, idx, imagenet32, omniglot, svhn, synthetic, tiny_imagenet  # noqa: F401
-from ._files import CorruptFileError
-from .arrays import arrays
+from lastlayer._core.places import default_root
+
+from . import readers  # noqa: F401  registers the data sets
 from .augment import Normalize, augment, cutmix, horizontal_flip, mix, mixup, normalize, pad_crop, rotate
 from .dataset import Dataset, Split, TextDataset, TextSplit, statistics
-from .download import DownloadError, Remote, download
-from .folders import ImageFiles, image_files, image_folder
-from .mapped import MappedImages
-from .registry import (
-    Check,
-    Source,
-    available,
-    check,
-    default_root,
-    describe,
-    find,
-    get,
-    load,
-    load_text,
-    reading_once,
-    register,
-)
-from .splits import hold_out, long_tail, open_set, stratified, subset
+from .files import CorruptFileError, DownloadError, Remote, download
+from .image_cache import MappedImages
+from .loading import Check, check, load, load_text, reading_once
+from .readers.arrays import array_named, arrays, as_tensor, read_arrays
+from .readers.folders import ImageFiles, image_files, image_folder
+from .sources import Source, available, describe, find, get, register
+from .splits import hold_out, known_classes, long_tail, open_set, stratified, subset
 from .tokens import tokenise
 
 __all__ = [
@@ -39,7 +27,9 @@ __all__ = [
     "Split",
     "TextDataset",
     "TextSplit",
+    "array_named",
     "arrays",
+    "as_tensor",
     "augment",
     "available",
     "check",
@@ -53,6 +43,7 @@ __all__ = [
     "horizontal_flip",
     "image_files",
     "image_folder",
+    "known_classes",
     "load",
     "load_text",
     "long_tail",
@@ -61,6 +52,7 @@ __all__ = [
     "normalize",
     "open_set",
     "pad_crop",
+    "read_arrays",
     "reading_once",
     "register",
     "rotate",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .mapped import MappedImages
+from .image_cache import MappedImages
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,14 +1,15 @@
-"""Parts and versions of a data set: hold-out, subsets, long tail, open set."""
+"""Parts and versions of a data set: hold-out, subsets, long tail, open set. Tests: tests/data/test_splits.py."""
 
+import functools
+import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from lastlayer._core.counts import long_tail_counts
 
-from ._arpl import KNOWN as _ARPL_KNOWN
-from ._arpl import UNKNOWN as _ARPL_UNKNOWN
 from .dataset import Dataset, Split
 
 
@@ -314,14 +315,42 @@ def _drawn(dataset: Dataset, unknown: int | None, seed: int, unknown_from: Datas
     return known, f"open set: known classes {known}, drawn with seed {seed}"
 
 
+def known_classes(name: str, unknown_from: str | None = None) -> list[list[int]]:
+    """The known classes of each published split of the ARPL protocol.
+
+    Args:
+        name: the data set that gives the known classes.
+        unknown_from: the one that gives the unknown classes, if it is another.
+
+    Raises:
+        ValueError: there is no published split.
+
+    Example:
+        >>> known_classes("mnist")[0]
+        [2, 4, 5, 9, 8, 3]
+    """
+    key, known = _arpl_key(name, unknown_from), _arpl()["known"]
+    if key not in known:
+        raise ValueError(f"no published open-set split for {key}; there are some for {', '.join(known)}")
+    return known[key]
+
+
+@functools.cache
+def _arpl() -> dict[str, dict[str, list[list[int]]]]:
+    return tomllib.loads(Path(__file__).with_name("arpl.toml").read_text(encoding="utf-8"))
+
+
+def _arpl_key(name: str, unknown_from: str | None) -> str:
+    return name if unknown_from is None else f"{name}+{unknown_from}"
+
+
 def _published(dataset: Dataset, split: int, unknown_from: Dataset | None) -> tuple[list[int], Sequence[int] | None]:
-    key = dataset.name if unknown_from is None else f"{dataset.name}+{unknown_from.name}"
-    if key not in _ARPL_KNOWN:
-        raise ValueError(f"no published open-set split for {key}; there are some for {', '.join(_ARPL_KNOWN)}")
-    splits = _ARPL_KNOWN[key]
+    other = None if unknown_from is None else unknown_from.name
+    splits = known_classes(dataset.name, other)
     if not 0 <= split < len(splits):
         raise ValueError(f"split is 0 to {len(splits) - 1}, not {split}")
-    return list(splits[split]), _ARPL_UNKNOWN[key][split] if key in _ARPL_UNKNOWN else None
+    hidden = _arpl()["unknown"].get(_arpl_key(dataset.name, other))
+    return list(splits[split]), None if hidden is None else hidden[split]
 
 
 def _check_classes(dataset: Dataset, classes: Sequence[int], what: str) -> None:

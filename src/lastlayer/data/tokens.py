@@ -1,4 +1,7 @@
-"""Texts as numbers: what a pretrained encoder reads, padded to one length, so that text is trained like images."""
+"""Texts as numbers for a pretrained encoder, padded to one length, so that we train on texts as on images.
+
+Tests: tests/data/test_tokens.py.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ def tokenise(dataset: TextDataset, tokenizer: Any, length: int = DEFAULT_LENGTH)
     Returns:
         A data set whose inputs stay as they are (no mean, no std).
     """
-    note = f"{length} tokens a sample"
+    note = f"{length} tokens a sample"  # part of results: its wording stays
     return Dataset(
         dataset.name,
         _split(dataset.train, tokenizer, length),

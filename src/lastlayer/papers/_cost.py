@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from lastlayer import data, models
-from lastlayer.data._arpl import KNOWN as ARPL_KNOWN
 from lastlayer.training.trial import DataChoice, ModelChoice, Trial
 
 TRAINING_FACTOR = 3  # forward, and twice as much backward
@@ -55,7 +54,7 @@ def shape(choice: DataChoice) -> tuple[int, tuple[int, ...], int]:
         samples, classes = samples * choice.classes // classes, choice.classes
     known = classes - (choice.unknown or 0)
     if choice.arpl:
-        known = len(ARPL_KNOWN["+".join(filter(None, (choice.name, choice.unknown_from)))][choice.seed])
+        known = len(data.known_classes(choice.name, choice.unknown_from)[choice.seed])
     samples, classes = samples * known // classes, known
     samples = samples if choice.train is None else min(samples, choice.train)
     return int(samples * (1 - choice.holdout)), in_shape, classes

@@ -1,0 +1,176 @@
+"""Reading a data set by name or by path, once if several trials want it, and checking its files.
+
+Tests: tests/data/test_loading.py.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from lastlayer._core.registry import options_of
+
+from .dataset import Dataset, TextDataset
+from .readers.arrays import arrays
+from .readers.folders import image_folder
+from .sources import check_reader_options, data_root, describe, find
+from .tokens import DEFAULT_LENGTH, load_tokenizer, tokenise
+
+
+@dataclass(frozen=True)
+class Check:
+    """Result of `check`: `status` is "ok", "missing" or "corrupt"; `message` says what and where."""
+
+    name: str
+    status: Literal["ok", "missing", "corrupt"]
+    message: str
+    checksums: dict[str, str]
+
+
+def load(name: str | Path, root: str | Path | None = None, *, verify: bool = True, **options: Any) -> Dataset:
+    """Read a data set by name or by path.
+
+    Args:
+        name: a registered name (`available()`); or a path, absolute, relative to the working folder or to `root`: a
+            folder of images, a .npz or a .safetensors file; or the name of such a file without its ending; or
+            "package.module:function" for a function of your own that returns a `Dataset`.
+        root: folder that holds the data sets; None means `default_root()`.
+        verify: compare files with their checksums, if those are known; False reads altered files as they are.
+        options: what the reader takes, e.g. `size=64` for image folders or `seed=1` for synthetic sets; for texts
+            `tokenizer`, a name of transformers or a folder under the data root, and `length` (128) in tokens.
+
+    Returns:
+        A `Dataset` of tensors.
+
+    Raises:
+        ValueError: unknown name, texts without a tokenizer, labels out of range, a class without samples.
+        FileNotFoundError: the files are not there. The message names the places tried.
+        CorruptFileError: a file is damaged. The message names its expected and found checksums.
+
+    Example:
+        >>> digits = load("digits")
+        >>> digits.in_shape, digits.num_classes, len(digits.train) + len(digits.test)
+        ((1, 8, 8), 10, 1797)
+    """
+    folder = data_root(root)
+    key = repr((str(name), folder, verify, sorted(options.items())))
+    return _KEPT.get(key, lambda: _read(name, folder, verify, options))
+
+
+def _read(name: str | Path, root: Path, verify: bool, options: dict[str, Any]) -> Dataset:
+    path = find(name, root)
+    if path is not None:
+        return _read_path(path, options)
+    tokenizer, length = options.pop("tokenizer", None), options.pop("length", DEFAULT_LENGTH)
+    dataset = describe(str(name)).read(root, verify, options)
+    if isinstance(dataset, TextDataset):
+        if tokenizer is None:
+            raise ValueError(
+                f"{name} is a data set of texts: give tokenizer=, a name of transformers or a folder under the data "
+                f"root, or read the texts with lastlayer.data.load_text({str(name)!r})"
+            )
+        return tokenise(dataset, load_tokenizer(str(tokenizer), root), int(length))
+    if tokenizer is not None:
+        raise ValueError(f"{name} is no data set of texts: it takes no tokenizer, got {tokenizer!r}")
+    return dataset
+
+
+def _read_path(path: Path, options: dict[str, Any]) -> Dataset:
+    reader: Callable[..., Dataset] = image_folder if path.is_dir() else arrays
+    what = f"the folder {path}" if path.is_dir() else str(path)
+    check_reader_options(what, options_of(reader, without=("folder", "path")), options)
+    return reader(path, **options)
+
+
+class _Kept:
+    """The data sets that `load` gave last, while `reading_once` is open."""
+
+    def __init__(self) -> None:
+        self.users, self.keep = 0, 0
+        self.datasets: dict[str, Dataset] = {}  # by what was asked for, the last used one at the end
+        self.lock = threading.RLock()
+
+    def get(self, key: str, read: Callable[[], Dataset]) -> Dataset:
+        with self.lock:
+            if not self.users:
+                return read()
+            found = self.datasets.pop(key, None)
+            while len(self.datasets) >= self.keep:
+                del self.datasets[next(iter(self.datasets))]
+            self.datasets[key] = read() if found is None else found
+            return self.datasets[key]
+
+
+_KEPT = _Kept()
+
+
+@contextlib.contextmanager
+def reading_once(keep: int = 2) -> Iterator[None]:
+    """While this context is open, `load` reads a data set once: asked for it again, it returns the same object.
+
+    A command that runs several trials opens it around them, and so does each of its worker processes. When the last
+    context closes, nothing is held any more. Do not write to the tensors of a data set that is shared like this.
+
+    Args:
+        keep: how many data sets to hold at once; the one that was not used for longest is dropped first. Two are
+            enough for trials on one data set whose unknown classes come from another one.
+
+    Example:
+        >>> with reading_once():
+        ...     load("iris") is load("iris")
+        True
+    """
+    with _KEPT.lock:
+        _KEPT.users += 1
+        _KEPT.keep = max(_KEPT.keep, keep)
+    try:
+        yield
+    finally:
+        with _KEPT.lock:
+            _KEPT.users -= 1
+            if not _KEPT.users:
+                _KEPT.keep = 0
+                _KEPT.datasets.clear()
+
+
+def load_text(name: str, root: str | Path | None = None, *, verify: bool = True, **options: Any) -> TextDataset:
+    """Read a data set of texts by name; arguments and errors as for `load`.
+
+    Raises:
+        ValueError: unknown name, or a data set of tensors.
+    """
+    dataset = describe(name).read(data_root(root), verify, options)
+    if not isinstance(dataset, TextDataset):
+        raise ValueError(f"{name} is no data set of texts: read it with lastlayer.data.load({name!r})")
+    return dataset
+
+
+def check(name: str, root: str | Path | None = None) -> Check:
+    """Read a data set fully and compare its files with the known checksums.
+
+    Args:
+        name: a registered name or a path.
+        root: the data root; None means `default_root()`.
+
+    Raises:
+        ValueError: the name is unknown.
+
+    Example:
+        >>> check("digits").status
+        'ok'
+    """
+    folder = data_root(root)
+    try:
+        path = find(name, folder)
+    except FileNotFoundError as error:
+        return Check(name, "missing", str(error), {})
+    try:
+        dataset = describe(name).read(folder, True, {}) if path is None else _read_path(path, {})
+    except FileNotFoundError as error:
+        return Check(name, "missing", str(error), {})
+    except ValueError as error:
+        return Check(name, "corrupt", str(error), {})
+    counts = f"{len(dataset.train)} train, {len(dataset.test)} test, {dataset.num_classes} classes"
+    return Check(name, "ok", counts, dict(dataset.checksums))

@@ -1,0 +1,267 @@
+"""Arrays in .npz and .safetensors files.
+
+The keys are `x_train`, `y_train`, `x_test`, `y_test`, or `x` and `y` for a file that holds one set; `x` may also be
+called features, and `y` target, targets or labels. `x` is (N, d) features, (N, H, W) grey images, (N, C, H, W) or
+(N, H, W, C) images; `y` is (N,) integers 0 to K-1, or texts, which then name the classes, in sorted order. An optional
+text array `class_names` (K,) names the classes of integers. Only .npz files hold texts; pickled arrays are refused.
+This is the only place that opens such files. Tests: tests/data/readers/test_arrays.py.
+"""
+
+import zipfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lastlayer.data.dataset import Dataset, Split
+from lastlayer.data.files import CorruptFileError, file_digest
+from lastlayer.data.splits import random_test_set
+
+Array = NDArray[Any] | Tensor
+INPUTS = ("features", "x")
+LABELS = ("target", "targets", "labels", "y")
+WHOLE, TRAIN, TEST = "", "_train", "_test"  # what stands behind the name
+_CHANNELS = (1, 3, 4)
+_ROWS = 4096  # looked at together
+
+
+def arrays(
+    path: str | Path,
+    *,
+    test: str | Path | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    standardize: bool = True,
+) -> Dataset:
+    """Read a data set from arrays in a .npz or .safetensors file.
+
+    Bytes are images of scale 255 and truth values become 0 and 255; floats are kept, and their type with them.
+    (N, H, W, C) is told from (N, C, H, W) by where the 1, 3 or 4 channels are; the second is assumed if both fit.
+    A file with `x` and `y` alone is split at random, class by class, and a note says so.
+
+    Args:
+        path: the file; see the head of this module for its keys.
+        test: a second file with `x` and `y`, the test set.
+        test_fraction: share of each class to test on where there is no test set.
+        seed: of that split.
+        standardize: give features the mean and deviation of their training samples to be divided out; images always
+            have them.
+
+    Raises:
+        ValueError: keys are missing (those found are listed), or shapes, types or labels do not fit.
+        CorruptFileError: the file is damaged or holds pickled objects.
+
+    Example:
+        >>> import numpy as np, tempfile, pathlib
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "points.npz"
+        >>> np.savez(file, x=np.random.rand(10, 3), y=np.arange(10) % 2)
+        >>> arrays(file).in_shape
+        (3,)
+    """
+    path = Path(path)
+    content, _ = read_arrays(path)
+    other, more = (path, {}) if test is None else (Path(test), read_arrays(Path(test))[0])
+    names = _name_labels(path, content, more)
+    checksums = {path.name: file_digest(path)}
+    notes: tuple[str, ...] = ()
+    if test is not None:
+        train_split, test_split = _split(path, content, WHOLE, TRAIN), _split(other, more, WHOLE, TEST)
+        checksums[other.name] = file_digest(other)
+    elif any(name + ending in content for name in INPUTS + LABELS for ending in (TRAIN, TEST)):
+        train_split, test_split = (_split(path, content, ending) for ending in (TRAIN, TEST))
+    else:
+        whole = _split(path, content, WHOLE)
+        _check_highest(path, whole, len(whole))
+        train_split, test_split, note = random_test_set(whole, test_fraction, seed)
+        if not len(test_split):
+            raise ValueError(f"{path}: every class has one sample, so that none is left to test on: give a test set")
+        notes = (note,)
+    if names is None:
+        for where, part in ((path, train_split), (other, test_split)):
+            _check_highest(where, part, len(train_split))
+        names = [str(k) for k in range(int(max(train_split.target.max(), test_split.target.max())) + 1)]
+    image = train_split.inputs.ndim == 4
+    scale = 255.0 if train_split.inputs.dtype == torch.uint8 else 1.0
+    class_names = tuple(str(name) for name in names)
+    dataset = Dataset(path.stem, train_split, test_split, class_names, scale=scale, checksums=checksums, notes=notes)
+    return dataset.with_statistics() if image or standardize else dataset
+
+
+def read_arrays(path: Path, wanted: Collection[str] | None = None) -> tuple[dict[str, Array], list[str]]:
+    """Read the arrays of a .npz or .safetensors file; a .safetensors file is mapped, so its rows are read as used.
+
+    Args:
+        path: the file.
+        wanted: names of the arrays to read, if they are there; None reads all.
+
+    Returns:
+        Arrays of numpy from a .npz file and tensors from a .safetensors file, by name; and the names of the others.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it has another ending.
+        CorruptFileError: it is damaged, or holds pickled objects.
+    """
+    if path.suffix not in (".npz", ".safetensors"):
+        raise ValueError(f"{path}: arrays are read from .npz and .safetensors files, not {path.suffix or 'this'}")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    if path.suffix == ".safetensors":
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="pt") as file:
+                names = list(file.keys())
+                return {name: file.get_tensor(name) for name in _chosen(names, wanted)}, _others(names, wanted)
+        except SafetensorError as error:
+            raise CorruptFileError(f"{path} is damaged or not a safetensors file: {error}") from error
+    if not zipfile.is_zipfile(path):  # numpy would take it for a pickle
+        raise CorruptFileError(f"{path} is damaged or not an npz file, as numpy.savez writes it")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in _chosen(archive.files, wanted)}, _others(archive.files, wanted)
+    except (zipfile.BadZipFile, EOFError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise CorruptFileError(f"{path} is damaged or not an npz file: {error}") from error
+    except ValueError as error:
+        raise CorruptFileError(
+            f"{path} cannot be read without unpickling, which is refused ({error}): save numbers, or texts as "
+            ".astype(str) makes them"
+        ) from error
+
+
+def _chosen(names: Sequence[str], wanted: Collection[str] | None) -> list[str]:
+    return [name for name in names if wanted is None or name in wanted]
+
+
+def _others(names: Sequence[str], wanted: Collection[str] | None) -> list[str]:
+    return sorted(name for name in names if wanted is not None and name not in wanted)
+
+
+def array_named(path: Path, found: Collection[str], names: Sequence[str], endings: Sequence[str] = (WHOLE,)) -> str:
+    """The name under which a file holds its inputs or its labels.
+
+    Args:
+        path: the file, for errors.
+        found: the names in it.
+        names: the names that are accepted.
+        endings: which of WHOLE, TRAIN, TEST may stand behind the name, the preferred one first.
+
+    Raises:
+        ValueError: there is none; the message lists those found and those accepted. Or there are two.
+    """
+    for ending in endings:
+        there = [name + ending for name in names if name + ending in found]
+        if len(there) > 1:
+            raise ValueError(f"{path} holds {' and '.join(there)}, which mean the same: leave one")
+        if there:
+            return there[0]
+    first, *others = [name + ending for ending in endings for name in names]
+    listed = ", ".join(sorted(found)) or "nothing"
+    raise ValueError(f"{path} holds no {first} (or {', '.join(others)}); it holds {listed}")
+
+
+def as_tensor(path: Path, name: str, array: Array) -> Tensor:
+    """An array that `read_arrays` gave as a tensor.
+
+    Raises:
+        ValueError: it holds no numbers.
+    """
+    if isinstance(array, Tensor):
+        return array
+    if array.dtype.kind not in "biufc":
+        if array.dtype.kind not in "US":
+            raise ValueError(f"{path}: {name} must be numbers, got {array.dtype}")
+        if not name.startswith(LABELS):
+            raise ValueError(f"{path}: {name} must be numbers, got texts")
+        remedy = f"save np.unique({name}, return_inverse=True)[1]"
+        raise ValueError(f"{path}: {name} must be numbers, labels 0 to K-1, got texts: {remedy}")
+    # torch knows only the machine's own byte order
+    return torch.from_numpy(np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False)))
+
+
+def _split(path: Path, content: dict[str, Array], *endings: str) -> Split:
+    keys = [array_named(path, content, names, endings) for names in (INPUTS, LABELS)]
+    x, y = (as_tensor(path, key, content[key]) for key in keys)
+    if y.ndim != 1 or y.is_floating_point() or y.is_complex():
+        how = ".astype(int)" if y.ndim == 1 else ".ravel().astype(int)" if y.shape[1:] == (1,) else ".argmax(1)"
+        raise ValueError(
+            f"{path}: {keys[1]} must be integers (N,), not {y.dtype} {tuple(y.shape)}: "
+            f"save {keys[1]}{how}{', if its rows are one-hot' * (how == '.argmax(1)')}"
+        )
+    if len(x) != len(y):
+        raise ValueError(f"{path}: {keys[0]} has {len(x)} rows but {keys[1]} has {len(y)}")
+    if not len(y):
+        raise ValueError(f"{path}: {keys[0]} and {keys[1]} are empty")
+    if int(y.long().min()) < 0:
+        row = int(y.long().argmin())
+        raise ValueError(f"{path}: {keys[1]} has label {y[row].item()} at row {row}: labels must be 0 to K-1")
+    return Split(_inputs(path, keys[0], x), y.long())
+
+
+def _check_highest(path: Path, split: Split, samples: int) -> None:
+    """Refuse a label that would make more classes than there are samples, before anything of that size is made."""
+    highest = int(split.target.max())
+    if highest >= samples:
+        raise ValueError(
+            f"{path}: label {highest} with {samples} training samples: labels must be 0 to K-1, and every class needs "
+            "a training sample"
+        )
+
+
+def _name_labels(path: Path, content: dict[str, Array], more: dict[str, Array]) -> Sequence[Any] | None:
+    """The names of the classes, if the file has them; labels that are texts become numbers, in place."""
+    names = content.pop("class_names", None)
+    more.pop("class_names", None)
+    keys = [name + ending for name in LABELS for ending in (WHOLE, TRAIN, TEST)]
+    labels = [(part, key, part[key]) for part in (content, more) for key in keys if key in part]
+    texts = [
+        (part, key, array.astype(str))
+        for part, key, array in labels
+        if isinstance(array, np.ndarray) and array.dtype.kind in "US"
+    ]
+    if not texts:
+        return None if names is None else list(names)
+    if names is not None:
+        raise ValueError(f"{path}: labels that are texts name the classes: leave out class_names")
+    if len(texts) < len(labels):
+        raise ValueError(f"{path}: the labels of one split are texts and those of another are not")
+    known = sorted({text for _, _, array in texts for text in array.ravel().tolist()})
+    for part, key, array in texts:
+        part[key] = np.searchsorted(np.array(known), array)
+    return known
+
+
+def _check_finite(path: Path, key: str, x: Tensor) -> None:
+    """Refuse what is not finite in float32, in which everything is computed."""
+    for start in range(0, len(x), _ROWS):
+        rows = (~x[start : start + _ROWS].float().flatten(1).isfinite().all(1)).nonzero()
+        if len(rows):
+            raise ValueError(
+                f"{path}: {key} has numbers that are not finite in float32, first at row {start + int(rows[0])}"
+            )
+
+
+def _inputs(path: Path, key: str, x: Tensor) -> Tensor:
+    if x.ndim not in (2, 3, 4):
+        raise ValueError(f"{path}: {key} must be (N, d), (N, H, W), (N, C, H, W) or (N, H, W, C), not {tuple(x.shape)}")
+    if x.is_complex() or not x.numel():
+        raise ValueError(f"{path}: {key} must be real numbers and not empty, not {x.dtype} {tuple(x.shape)}")
+    if x.is_floating_point():
+        _check_finite(path, key, x)
+    if x.dtype == torch.bool:
+        x = x.to(torch.uint8) * 255
+    if x.ndim == 2:
+        return x if x.is_floating_point() else x.float()
+    if x.ndim == 3:
+        x = x[:, None]
+    elif x.shape[1] not in _CHANNELS and x.shape[3] in _CHANNELS:
+        x = x.permute(0, 3, 1, 2).contiguous()
+    if not (x.is_floating_point() or x.dtype == torch.uint8):
+        raise ValueError(f"{path}: images in {key} must be uint8, bool or floating point, not {x.dtype}")
+    return x

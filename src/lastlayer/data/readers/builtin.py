@@ -1,0 +1,264 @@
+"""Data sets that need no files: those that come with scikit-learn, and synthetic ones.
+
+The synthetic ones are conic hulls and an MLP teacher (Pan and Cao 2023), and Gaussian classes.
+Tests: tests/data/readers/test_builtin.py.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lastlayer.data.dataset import Dataset, Split, tensor_checksum
+from lastlayer.data.sources import register
+from lastlayer.data.splits import random_test_set
+
+Labeller = Callable[[Tensor], Tensor]
+
+
+def _read(file: str) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    """Rows of measurements that end in a label, and the names of the classes, from a file of scikit-learn.
+
+    The package is not imported, because that takes longer than all else that a command does before its first step.
+    """
+    found = find_spec("sklearn")
+    if found is None or not found.submodule_search_locations:
+        raise ImportError("scikit-learn, whose data this is, is not installed: pip install scikit-learn")
+    path = Path(found.submodule_search_locations[0]) / "datasets" / "data" / file
+    if path.suffix == ".gz":
+        return np.loadtxt(path, delimiter=","), tuple("0123456789")
+    with path.open(encoding="utf-8") as lines:
+        _, _, *names = next(lines).strip().split(",")  # rows and columns come before them
+        return np.loadtxt(lines, delimiter=","), tuple(names)
+
+
+def _split(
+    name: str,
+    inputs: torch.Tensor,
+    labels: NDArray[np.float64],
+    class_names: tuple[str, ...],
+    test_fraction: float,
+    seed: int,
+    scale: float = 1.0,
+) -> Dataset:
+    target = torch.from_numpy(labels.astype(np.int64))
+    train, test, note = random_test_set(Split(inputs, target), test_fraction, seed)
+    return Dataset(
+        name,
+        train,
+        test,
+        class_names,
+        scale=scale,
+        checksums={"tensors": tensor_checksum(inputs, target)},
+        notes=(note,),
+    ).with_statistics()
+
+
+def _table(name: str, file: str, test_fraction: float, seed: int) -> Dataset:
+    rows, class_names = _read(file)
+    return _split(name, torch.from_numpy(rows[:, :-1]).float(), rows[:, -1], class_names, test_fraction, seed)
+
+
+@register("digits")
+def digits(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+    """The digits of scikit-learn as uint8 images (N, 1, 8, 8) with values 0 to 16; the split is fixed by seed 0."""
+    rows, class_names = _read("digits.csv.gz")
+    images = torch.from_numpy(rows[:, :-1]).to(torch.uint8).view(-1, 1, 8, 8)
+    return _split("digits", images, rows[:, -1], class_names, test_fraction, seed, 16.0)
+
+
+@register("wine")
+def wine(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+    """The wine recognition data of scikit-learn as features (N, 13)."""
+    return _table("wine", "wine_data.csv", test_fraction, seed)
+
+
+@register("breast-cancer")
+def breast_cancer(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+    """The Wisconsin diagnostic data of scikit-learn as features (N, 30)."""
+    return _table("breast-cancer", "breast_cancer.csv", test_fraction, seed)
+
+
+@register("iris")
+def iris(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+    """The iris data of scikit-learn as features (N, 4)."""
+    return _table("iris", "iris.csv", test_fraction, seed)
+
+
+def _points(
+    count: int, dim: int, num_classes: int, label: Labeller, balanced: bool, generator: torch.Generator
+) -> Split:
+    """Standard normal points with labels 0 to K-1; those with other labels, or of a full class, are left out."""
+    inputs: list[Tensor] = []
+    targets: list[Tensor] = []
+    room = torch.full((num_classes,), count)
+    if balanced:
+        room = count // num_classes + (torch.arange(num_classes) < count % num_classes).long()
+    missing = count
+    for _ in range(1000):
+        x = torch.randn(4 * count, dim, generator=generator)
+        y = label(x)
+        x, y = x[y < num_classes], y[y < num_classes]
+        onehot = torch.nn.functional.one_hot(y, num_classes)
+        rank = (onehot.cumsum(0) * onehot).sum(1)  # this is the rank-th sample of its class
+        kept = (rank <= room[y]).nonzero().flatten()[:missing]
+        inputs.append(x[kept])
+        targets.append(y[kept])
+        room -= y[kept].bincount(minlength=num_classes)
+        missing -= len(kept)
+        if missing == 0:
+            return Split(torch.cat(inputs), torch.cat(targets))
+    rare = room.nonzero().flatten().tolist()
+    raise ValueError(f"classes {rare} are too rare to be drawn: change the seed or the sizes")
+
+
+def _dataset(name: str, train: Split, test: Split, num_classes: int, note: str) -> Dataset:
+    checksum = tensor_checksum(train.tensor(), train.target, test.tensor(), test.target)
+    names = tuple(str(k) for k in range(num_classes))
+    return Dataset(name, train, test, names, checksums={"tensors": checksum}, notes=(note,))
+
+
+def _check(num_classes: int, dim: int, train: int, test: int) -> None:
+    if num_classes < 2 or dim < 1 or train < num_classes or test < 1:
+        raise ValueError(
+            "synthetic data need at least two classes, one dimension, a training sample a class and a test sample; "
+            f"given num_classes={num_classes}, dim={dim}, train={train}, test={test}"
+        )
+
+
+@register("conic-hull")
+def conic_hull(
+    *,
+    num_classes: int = 4,
+    dim: int = 16,
+    train: int = 8000,
+    test: int = 2000,
+    seed: int = 0,
+    balanced: bool = False,
+) -> Dataset:
+    """Standard normal points labelled by which side of ceil(log2 K) random hyperplanes through 0 they are on.
+
+    The label is the sign code sum_i 2^i [<x, u_i> > 0] with u_i standard normal; codes above K - 1 are drawn again.
+    Any two classes are separated by a hyperplane. Classes are about equally frequent, not exactly.
+
+    Args:
+        num_classes: K.
+        dim: d.
+        train, test: number of samples.
+        seed: of hyperplanes and points.
+        balanced: draw until all classes are equally frequent.
+
+    Reference: Pan and Cao 2023, section 3 (C = 4, d = 16, 8000 points; the laws are not stated there).
+
+    Example:
+        >>> conic_hull(train=100, test=10).in_shape
+        (16,)
+    """
+    _check(num_classes, dim, train, test)
+    generator = torch.Generator().manual_seed(seed)
+    normals = torch.randn(math.ceil(math.log2(num_classes)), dim, generator=generator)
+    weights = 2 ** torch.arange(len(normals))
+
+    def label(x: Tensor) -> Tensor:
+        return ((x @ normals.T > 0) * weights).sum(1)
+
+    splits = [_points(n, dim, num_classes, label, balanced, generator) for n in (train, test)]
+    return _dataset("conic-hull", splits[0], splits[1], num_classes, f"seed {seed}, balanced {balanced}")
+
+
+@register("mlp-teacher")
+def mlp_teacher(
+    *,
+    num_classes: int = 4,
+    dim: int = 16,
+    train: int = 8000,
+    test: int = 2000,
+    seed: int = 0,
+    width: int = 32,
+    balanced: bool = True,
+) -> Dataset:
+    """Standard normal points labelled by the largest output of a random three-layer ReLU network.
+
+    The weights are N(0, 2 / fan-in), no biases. With `balanced` each output is first standardised over 10,000 points
+    (a raw teacher can leave a class nearly empty), then points are drawn until classes are equally frequent.
+
+    Args:
+        num_classes: K.
+        dim: d.
+        train, test: number of samples.
+        seed: of teacher and points.
+        width: units of the teacher's two hidden layers; keep it below the student's.
+        balanced: as above; False labels with the raw outputs.
+
+    Reference: Pan and Cao 2023, section 3 (widths are not stated there).
+
+    Example:
+        >>> mlp_teacher(train=100, test=12).train_counts.tolist()
+        [25, 25, 25, 25]
+    """
+    _check(num_classes, dim, train, test)
+    generator = torch.Generator().manual_seed(seed)
+    sizes = (dim, width, width, num_classes)
+    layers = [
+        torch.randn(fan_out, fan_in, generator=generator) * math.sqrt(2 / fan_in)
+        for fan_in, fan_out in itertools.pairwise(sizes)
+    ]
+
+    def outputs(x: Tensor) -> Tensor:
+        for weight in layers[:-1]:
+            x = (x @ weight.T).relu()
+        return x @ layers[-1].T
+
+    shift, spread = torch.zeros(num_classes), torch.ones(num_classes)
+    if balanced:
+        pilot = outputs(torch.randn(10_000, dim, generator=generator))
+        shift, spread = pilot.mean(0), pilot.std(0)
+
+    def label(x: Tensor) -> Tensor:
+        return ((outputs(x) - shift) / spread).argmax(1)
+
+    splits = [_points(n, dim, num_classes, label, balanced, generator) for n in (train, test)]
+    note = f"seed {seed}, teacher {dim}-{width}-{width}-{num_classes}, balanced {balanced}"
+    return _dataset("mlp-teacher", splits[0], splits[1], num_classes, note)
+
+
+@register("gaussian")
+def gaussian(
+    *,
+    num_classes: int = 10,
+    dim: int = 32,
+    per_class: int = 100,
+    test_per_class: int = 100,
+    separation: float = 4.0,
+    seed: int = 0,
+) -> Dataset:
+    """Classes N(separation u_k, I) with u_k random unit vectors, equally frequent.
+
+    Args:
+        num_classes: K.
+        dim: d.
+        per_class, test_per_class: samples of each class.
+        separation: norm of the class means; at 0 nothing can be learned.
+        seed: of means and points.
+
+    Example:
+        >>> gaussian(num_classes=3, per_class=5).train_counts.tolist()
+        [5, 5, 5]
+    """
+    _check(num_classes, dim, per_class * num_classes, test_per_class)
+    generator = torch.Generator().manual_seed(seed)
+    means = torch.nn.functional.normalize(torch.randn(num_classes, dim, generator=generator)) * separation
+
+    def draw(count: int) -> Split:
+        target = torch.arange(num_classes).repeat_interleave(count)
+        target = target[torch.randperm(len(target), generator=generator)]
+        return Split(means[target] + torch.randn(len(target), dim, generator=generator), target)
+
+    train, test = draw(per_class), draw(test_per_class)
+    return _dataset("gaussian", train, test, num_classes, f"seed {seed}, separation {separation:g}")

@@ -1,0 +1,156 @@
+"""ImageNet and its smaller relatives: class folders, Tiny ImageNet's own folders, and batches of 32x32 pixels.
+
+Tests: tests/data/readers/test_imagenet.py.
+"""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lastlayer.data.dataset import Dataset, Split
+from lastlayer.data.files import CorruptFileError, file_digest, read, require
+from lastlayer.data.sources import describe, register
+from lastlayer.data.splits import stratified
+
+from .arrays import arrays, read_arrays
+from .folders import ImageFiles, decode_split, image_files, image_folder, subfolder
+from .unpickle import unpickle
+
+_OFFICIAL = "val/val_annotations.txt"
+
+
+@register("imagenet")
+def imagenet(root: Path, *, size: int = 64) -> Dataset:
+    """Read `root/imagenet/{train,val}/<wnid>/*.JPEG` in colour; no checksums are known."""
+    return image_folder(describe("imagenet").locate(root), size=size, colour=True)
+
+
+@register("miniimagenet")
+def miniimagenet(root: Path, *, size: int = 84, seed: int = 0) -> Dataset:
+    """Read `root/miniimagenet/<class>/*` or `.../{train,val,test}/<class>/*`, and test on 1/6 of each class.
+
+    The few-shot parts have different classes; for classification they are taken together, and 1/6 of each class
+    (100 of 600) is drawn for testing. No checksums are known.
+    """
+    folder = describe("miniimagenet").locate(root)
+    parts = [part for name in ("train", "val", "test") if (part := subfolder(folder, (name,))) is not None]
+    paths: list[Path] = []
+    labels: list[str] = []
+    for part in parts or [folder]:
+        listed = image_files(part)
+        paths += listed.paths
+        labels += [listed.class_names[k] for k in listed.target.tolist()]
+    names = tuple(sorted(set(labels)))
+    index = {name: k for k, name in enumerate(names)}
+    target = torch.tensor([index[label] for label in labels])
+    split, sha256 = decode_split(ImageFiles(tuple(paths), target, names, size), colour=True)
+    kept, held = stratified(split.target, 1 / 6, seed)
+    note = f"all parts together; test set: 1/6 of each class at random, seed {seed}"
+    train, test = split.select(kept), split.select(held)
+    dataset = Dataset("miniimagenet", train, test, names, scale=255.0, checksums={"images": sha256}, notes=(note,))
+    return dataset.with_statistics()
+
+
+@register("tiny-imagenet")
+def tiny_imagenet(root: Path, *, size: int = 64) -> Dataset:
+    """Read `root/tiny-imagenet-200`: train/<wnid>/images/*.JPEG, and val/images with val/val_annotations.txt as test.
+
+    Labels count the WordNet ids in sorted order; class names come from words.txt if it is there. The archive is
+    verified when it is fetched; single images are not.
+
+    If the folders are not there, arrays of images of this size are read: `tiny-imagenet-32.npz` with x_train, y_train,
+    x_test and y_test for size 32. A note says so, because they are not the official images.
+    """
+    scaled = f"tiny-imagenet-{size}.npz"
+    folder = replace(describe("tiny-imagenet"), probes=(_OFFICIAL, scaled)).locate(root)
+    if not (folder / _OFFICIAL).exists():
+        dataset = arrays(folder / scaled)
+        if dataset.in_shape != (3, size, size):
+            raise ValueError(f"{folder / scaled} holds inputs of {dataset.in_shape}, not (3, {size}, {size})")
+        return dataset.replace(f"images from {scaled}, not the official files")
+    train_files = image_files(require(folder / "train", "tiny-imagenet"), size=size)
+    test_files = _validation(folder / "val", train_files.class_names, size)
+    train, first = decode_split(train_files, colour=True)
+    test, second = decode_split(test_files, colour=True)
+    names = _words(folder / "words.txt", train_files.class_names)
+    checksums = {"train": first, "val": second}
+    dataset = Dataset("tiny-imagenet", train, test, names, scale=255.0, checksums=checksums)
+    return dataset.replace("test set: the official validation set").with_statistics()
+
+
+def _validation(folder: Path, classes: tuple[str, ...], size: int) -> ImageFiles:
+    annotations = folder / "val_annotations.txt"
+    labels = {name: k for k, name in enumerate(classes)}
+    paths, target = [], []
+    for number, line in enumerate(annotations.read_text().splitlines(), 1):
+        fields = line.split("\t")
+        if len(fields) < 2 or fields[1] not in labels:
+            raise CorruptFileError(f"{annotations}, line {number}: {line!r} names no known class")
+        paths.append(require(folder / "images" / fields[0], "tiny-imagenet"))
+        target.append(labels[fields[1]])
+    return ImageFiles(tuple(paths), torch.tensor(target, dtype=torch.int64), classes, size)
+
+
+def _words(path: Path, classes: tuple[str, ...]) -> tuple[str, ...]:
+    if not path.exists():
+        return classes
+    words = dict(line.split("\t", 1) for line in path.read_text().splitlines() if "\t" in line)
+    return tuple(words.get(wnid, wnid) for wnid in classes)
+
+
+@register("imagenet32")
+def imagenet32(root: Path, *, batches: int = 10) -> Dataset:
+    """Read `root/imagenet32/train_data_batch_1..10` and `val_data`, pickled or with the ending .npz.
+
+    Labels 1 to 1000 of the files become 0 to 999. No checksums are known.
+
+    Args:
+        root: the data root.
+        batches: how many of the ten training batches to read.
+    """
+    if not 1 <= batches <= 10:
+        raise ValueError(f"batches is 1 to 10, not {batches}")
+    folder = describe("imagenet32").locate(root)
+    parts, checksums = [], {}
+    for number in range(1, batches + 1):
+        split, file, sha256 = _batch(folder, f"train_data_batch_{number}")
+        parts.append(split)
+        checksums[file] = sha256
+    train = Split(torch.cat([part.tensor() for part in parts]), torch.cat([part.target for part in parts]))
+    test, file, sha256 = _batch(folder, "val_data")
+    checksums[file] = sha256
+    notes = () if batches == 10 else (f"the first {batches} of 10 training batches",)
+    classes = tuple(str(k) for k in range(1, int(max(train.target.max(), test.target.max())) + 2))
+    dataset = Dataset("imagenet32", train, test, classes, scale=255.0, checksums=checksums, notes=notes)
+    return dataset.with_statistics()
+
+
+def _batch(folder: Path, stem: str) -> tuple[Split, str, str]:
+    places = [folder / stem, folder / f"{stem}.npz"]
+    places += [folder.parent / "Imagenet32_val" / place.name for place in places]
+    path = next((place for place in places if place.exists()), None)
+    if path is None:
+        raise FileNotFoundError(
+            f"imagenet32: {folder / stem} (or .npz) is missing; the data set is incomplete: fetch it again"
+        )
+    if path.suffix == ".npz":
+        content: dict[str, Any] = {**read_arrays(path, ("data", "labels"))[0]}
+        sha256 = file_digest(path)
+    else:
+        data, sha256 = read(path)
+        content = unpickle(path, data)
+    pixels, labels = content.get("data"), content.get("labels")
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2:
+        raise CorruptFileError(f"{path}: data is not a uint8 array (N, 3 side^2); found keys {sorted(content)}")
+    side = math.isqrt(pixels.shape[1] // 3)
+    if 3 * side * side != pixels.shape[1]:
+        raise CorruptFileError(f"{path}: {pixels.shape[1]} values per row are no square colour image")
+    target = np.asarray(labels if labels is not None else [], dtype=np.int64) - 1
+    if target.shape != (len(pixels),):
+        raise CorruptFileError(f"{path}: labels are missing or not of length {len(pixels)}")
+    images = torch.from_numpy(pixels.copy()).view(-1, 3, side, side)
+    return Split(images, torch.from_numpy(target)), path.name, sha256

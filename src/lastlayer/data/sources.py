@@ -1,0 +1,256 @@
+"""The named data sets: what is known of each before it is read, and the function that reads it.
+
+The facts stand in sources.toml: addresses, checksums, sizes, licences. `register` takes them too, so that a data set of
+your own needs no line there. Tests: tests/data/test_sources.py.
+"""
+
+import functools
+import inspect
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lastlayer._core.places import default_root
+from lastlayer._core.registry import Registry, check_options, options_of
+from lastlayer._core.registry import find as find_callable
+
+from .dataset import Dataset, TextDataset
+from .files import Progress, Remote, fetch
+
+AnyDataset = Dataset | TextDataset
+Reader = Callable[..., AnyDataset]
+R = TypeVar("R", bound=Reader)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is known of a named data set before it is read.
+
+    Its files lie in one of `folders`, in the data root or in a folder of the set's name there, if one of `probes` is
+    found in it. They may also lie in the folder of the set's name or in the data root itself.
+
+    Attributes:
+        name: the name that `load` takes.
+        reader: is called with the data root if its first parameter is `root`, and with the options by keyword.
+        summary: one line for people.
+        homepage: where it comes from.
+        licence: terms of use.
+        citation: what to cite.
+        by_hand: how to get the files, if they cannot be fetched.
+        remotes: files that can be fetched from an official place.
+        folders: names of the folders in which the files may lie.
+        probes: files or folders of which one at least is there if the data set is.
+        checksums: "algorithm:hexdigest" by file name.
+        size: training samples, shape of one input with the default options, and classes, if they are known.
+    """
+
+    name: str
+    reader: Reader
+    summary: str = ""
+    homepage: str = ""
+    licence: str = ""
+    citation: str = ""
+    by_hand: str = ""
+    remotes: tuple[Remote, ...] = ()
+    folders: tuple[str, ...] = ()
+    probes: tuple[str, ...] = ()
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    size: tuple[int, tuple[int, ...], int] | None = None
+
+    @property
+    def needs_files(self) -> bool:
+        """Whether it is read from files under the data root."""
+        return "root" in inspect.signature(self.reader).parameters
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that the reader takes, with their defaults; `verify` is not one of them."""
+        return options_of(self.reader, without=("root", "verify"))
+
+    def places(self, root: Path) -> list[Path]:
+        """Every folder in which the files are looked for, in order."""
+        tried = [root / folder for folder in self.folders] + [root / self.name / folder for folder in self.folders]
+        return list(dict.fromkeys([*tried, root / self.name, root]))
+
+    def find(self, root: Path) -> Path | None:
+        """The folder under the data root that the reader would read, or None."""
+        if not self.probes:
+            own = root / self.name
+            return own if own.is_dir() and any(own.iterdir()) else None
+        there = (folder for folder in self.places(root) if any((folder / probe).exists() for probe in self.probes))
+        return next(there, None)
+
+    def locate(self, root: Path) -> Path:
+        """The folder under the data root that the reader reads.
+
+        Raises:
+            FileNotFoundError: there is none. The message names the places tried and how to get the data.
+        """
+        folder = self.find(root)
+        if folder is None:
+            tried = ", ".join(str(place) for place in self.places(root))
+            how = f"Get it with: lastlayer data get {self.name} --data-root {root}"
+            if not self.remotes:
+                how = f"Fetch it by hand {self.by_hand or f'from {self.homepage}'}"
+            raise FileNotFoundError(f"{self.name}: no {' or '.join(self.probes)} in {tried}. {how}")
+        return folder
+
+    def read(self, root: Path, verify: bool, options: Mapping[str, Any]) -> AnyDataset:
+        """Call the reader, and add where the data comes from."""
+        check_reader_options(f"data set {self.name!r}", self.options, options)
+        if "verify" in inspect.signature(self.reader).parameters:
+            options = {"verify": verify, **options}
+        dataset = self.reader(*((root,) if self.needs_files else ()), **options)
+        return replace(dataset, name=self.name, source=self.homepage, licence=self.licence, citation=self.citation)
+
+
+_SOURCES: Registry[Source] = Registry(
+    "data set", "the path of a folder of images, a .npz or a .safetensors file, or package.module:function"
+)
+
+
+def register(name: str, **facts: Any) -> Callable[[R], R]:
+    """Decorator that adds a reader to the data sets that `load` knows.
+
+    Args:
+        name: the name for `load`.
+        facts: fields of `Source`, such as `summary` and `licence`; without any, those of sources.toml.
+
+    Example:
+        >>> @register("two-points", summary="two points", licence="none")
+        ... def two_points(*, distance: float = 1.0) -> Dataset: ...
+        >>> describe("two-points").options
+        {'distance': 1.0}
+    """
+
+    def add(reader: R) -> R:
+        _SOURCES.add(name, Source(name, reader, **facts))
+        return reader
+
+    return add
+
+
+@functools.cache
+def _facts(name: str) -> dict[str, Any]:
+    """What sources.toml says of one data set. Only its paragraph is parsed: all of them would take 3 ms more."""
+    text = Path(__file__).with_name("sources.toml").read_text(encoding="utf-8")
+    paragraph = next((part for part in text.split("\n\n") if part.startswith(f"[{name}]")), None)
+    if paragraph is None:
+        return {}
+    facts: dict[str, Any] = tomllib.loads(paragraph)[name]
+    remotes = [{**remote, "urls": tuple(remote["urls"])} for remote in facts.get("remotes", ())]
+    facts["remotes"] = tuple(Remote(**remote) for remote in remotes)
+    for key in ("folders", "probes"):
+        facts[key] = tuple(facts.get(key, ()))
+    if "size" in facts:
+        samples, shape, classes = facts["size"]
+        facts["size"] = samples, tuple(shape), classes
+    return facts
+
+
+def available() -> tuple[str, ...]:
+    """Names of the data sets that `load` knows, sorted.
+
+    Example:
+        >>> "digits" in available()
+        True
+    """
+    return tuple(_SOURCES.names())
+
+
+def describe(name: str) -> Source:
+    """What is known of a named data set.
+
+    Args:
+        name: a registered name, or "package.module:function" for a reader of your own.
+
+    Raises:
+        ValueError: no data set has that name. The message suggests the nearest one.
+
+    Example:
+        >>> describe("digits").needs_files
+        False
+    """
+    if name not in _SOURCES and is_own(name):
+        module, function = name.split(":")
+        return Source(name, find_callable(module, function, f"data set {name!r}"))
+    source = _SOURCES.get(name)
+    return source if source.summary else replace(source, **_facts(name))
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is that of a reader of the user's own, "package.module:function"."""
+    module, colon, function = name.partition(":")
+    return bool(colon) and function.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def check_reader_options(what: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse an option that a reader does not take, and a text or a list if its default is a number."""
+    check_options(what, given, known)
+    for option, value in given.items():
+        if isinstance(known[option], int | float) and not isinstance(value, int | float):
+            raise ValueError(f"{what}: option {option} must be a number like {known[option]!r}, got {value!r}")
+
+
+def data_root(root: str | Path | None) -> Path:
+    """The data root: the folder given, or else `default_root()`."""
+    return default_root() if root is None else Path(root).expanduser()
+
+
+def find(name: str | Path, root: str | Path | None = None) -> Path | None:
+    """The file or folder that `load` would read; None for a registered name and for a reader of your own.
+
+    Raises:
+        ValueError: the name is unknown. The message suggests the nearest one.
+        FileNotFoundError: it is a path and there is nothing. The message names the places tried.
+
+    Example:
+        >>> find("digits") is None
+        True
+    """
+    if str(name) in _SOURCES:
+        return None
+    if not str(name):  # which as a path is the working folder
+        _SOURCES.get("")
+    path, root = Path(name).expanduser(), data_root(root)
+    for candidate in (path, root / path):
+        if candidate.exists():
+            return candidate
+        for ending in (".npz", ".safetensors"):
+            if path.suffix == "" and (file := candidate.with_name(candidate.name + ending)).exists():
+                return file
+    if is_own(str(name)):
+        describe(str(name))
+        return None
+    if path.suffix in (".npz", ".safetensors") or len(path.parts) > 1:
+        raise FileNotFoundError(f"data: neither {path} nor {root / path} exists")
+    _SOURCES.get(str(path))
+    return None
+
+
+def get(name: str, root: str | Path | None = None, *, progress: Progress | None = None) -> Path:
+    """Fetch a data set from its official place into the data root. Files that are there are kept.
+
+    Interrupted downloads continue where they stopped.
+
+    Args:
+        name: a registered name.
+        root: the data root; None means `default_root()`.
+        progress: called with (file name, bytes so far, bytes in all or None).
+
+    Returns:
+        The data root.
+
+    Raises:
+        ValueError: there is no place to fetch it from. The message names its home page.
+    """
+    source = describe(name)
+    folder = data_root(root)
+    if not source.remotes:
+        how = f"must be fetched by hand: {source.homepage}" if source.needs_files else "comes with this package"
+        raise ValueError(f"{name} {how}")
+    for remote in source.remotes:
+        fetch(remote, folder, progress=progress)
+    return folder
