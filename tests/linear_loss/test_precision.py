@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -46,6 +48,28 @@ def test_lower_precision(name: str, dtype: torch.dtype) -> None:
             assert found.dtype is dtype
             off = (found.double() - want).abs()
             assert (off.mean() if margins else off.max()) <= 2 * close * size
+
+
+@pytest.fixture
+def memory_of_nan() -> Iterator[None]:
+    """What torch.empty returns is filled with NaN."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("memory_of_nan")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", [*PER_SAMPLE, *BATCH])
+def test_memory_that_was_never_written_is_not_read(name: str, dtype: torch.dtype) -> None:
+    """The products of some processors read the padding behind a row of half precision."""
+    parts = [(p.detach() / 2).to(dtype).requires_grad_() for p in layer(64, 16, 33)]
+    bias = None if name == "large-margin" else parts[2]
+    wanted = parts if bias is not None else parts[:2]
+    for plan in plans_for(name, 24, 10):
+        value = linear_loss(*parts[:2], target("index", 64, 33), make(name, 33), bias, plan=plan)
+        assert value.isfinite()
+        assert all(found.isfinite().all() for found in torch.autograd.grad(value, wanted))
 
 
 @pytest.mark.gpu

@@ -21,9 +21,13 @@ def padded(K: int) -> int:
 
 
 def empty_rows(n: int, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Room for logits (n, K) of a weight (K, d), or for their gradient, in its dtype if none is said."""
+    """Room for logits (n, K) of a weight (K, d), or for their gradient, in the weight's dtype if none is given."""
     K = like.shape[0]
-    return torch.empty(n, padded(K), dtype=dtype or like.dtype, device=like.device)[:, :K]
+    memory = torch.empty(n, padded(K), dtype=dtype or like.dtype, device=like.device)
+    if not memory.is_cuda:
+        # On processors with AMX, oneDNN multiplies what lies behind a row of half precision by 0. A NaN stays NaN.
+        memory[:, K:] = 0
+    return memory[:, :K]
 
 
 def pieces(n: int, d: int, K: int) -> list[slice]:
