@@ -3,24 +3,27 @@
 Every backbone is an `nn.Module` with `num_features` and `forward(x) -> features (N, num_features)`.
 """
 
+import sys
 from typing import Any
 
 from torch import nn
 
-# importing a file registers its models
-from . import cifar_resnet, cnn, densenet, mlp, resnet, vgg, vit, wide_resnet  # noqa: F401
-from ._registry import ModelInfo, available, build, describe, register
+from lastlayer._core.registry import import_all
+
+from .common import ModelInfo, available, build, describe, register
 from .external import as_backbone, check_external, from_factory, from_timm, from_transformers
 
 __all__ = ["ModelInfo", "as_backbone", "available", "check_external", "create", "describe", "register"]
+
+import_all(sys.modules[__name__])  # each file registers its models
 
 
 def create(name: str, in_shape: tuple[int, ...], **options: Any) -> nn.Module:
     """Build a backbone by name.
 
     Args:
-        name: a registered name (`available()`); "package.module:factory" for your own model, its features
-            found as `lastlayer.models.external` says; "timm:NAME" or "hf:NAME" where those are installed.
+        name: a registered name (`available()`); "package.module:factory" for your own model, whose features are
+            found as `lastlayer.models.external` says; "timm:NAME" or "hf:NAME" if those are installed.
         in_shape: shape of one input: (channels, height, width), or (d,) for features.
         options: what the factory takes (`describe(name).options`); "timm:" and "hf:" take `pretrained=True`.
 

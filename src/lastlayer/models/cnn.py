@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ._registry import image_shape, register
+from .common import image_shape, register
 
 
 class CNN6(nn.Module):

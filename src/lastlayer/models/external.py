@@ -6,7 +6,9 @@ The convention, in this order:
 2. the model has an integer `num_features`: `forward` is taken to return the features;
 3. otherwise the last `nn.Linear` in module order is the classifier, provided that its output is the model's output; it
    is replaced by the identity, and `taken_off` says which layer it was.
-A batch of two zeros is then passed through: the output must be (2, num_features).
+Then a batch of two zeros is passed through the model: the output must be (2, num_features).
+
+Tests: tests/models/test_external.py.
 """
 
 import importlib
@@ -18,14 +20,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from lastlayer._core.places import default_root
 from lastlayer._core.registry import find
 
 
 def from_factory(path: str, in_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:
     """Call `package.module:factory` and make the model return features.
 
-    The factory is called with the options, and with `in_shape` where it has a parameter of that name; the
-    number of classes is never passed, since the head is separate.
+    The factory is called with the options, and with `in_shape` if it has a parameter of that name. It is never given
+    the number of classes, because the head is separate.
 
     Args:
         path: "package.module:factory"; anything callable that gives an `nn.Module`.
@@ -100,8 +103,6 @@ def from_transformers(name: str, in_shape: tuple[int, ...], options: dict[str, A
     Raises:
         ImportError: transformers is not installed; the message names the extra.
     """
-    from lastlayer.data import default_root
-
     transformers = _import("transformers", f"hf:{name}", "hf")
     options = dict(options)
     if (folder := default_root() / name).is_dir():
@@ -160,8 +161,8 @@ def as_backbone(model: nn.Module, in_shape: tuple[int, ...]) -> nn.Module:
         in_shape: shape of one input.
 
     Returns:
-        The model itself, with `num_features`; changed in place where its classifier was taken off, and `taken_off` then
-        says which layer that was.
+        The model itself, with `num_features`. If its classifier was taken off, the model was changed in place, and
+        `taken_off` says which layer that was.
 
     Raises:
         ValueError: no features can be found, or the output is not (N, num_features).

@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from ._registry import register
+from .common import register
 
 BatchNorm = Literal["none", "all", "last"]
 

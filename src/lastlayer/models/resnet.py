@@ -6,8 +6,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._init import he_normal
-from ._registry import image_shape, register
+from .common import he_normal, image_shape, register
 
 Stem = Literal["auto", "cifar", "imagenet"]
 _STAGES = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}

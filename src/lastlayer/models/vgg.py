@@ -2,8 +2,7 @@
 
 from torch import Tensor, nn
 
-from ._init import he_normal
-from ._registry import image_shape, register
+from .common import he_normal, image_shape, register
 
 _MAPS: dict[int, tuple[tuple[int, ...], ...]] = {
     11: ((64,), (128,), (256, 256), (512, 512), (512, 512)),

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._registry import image_shape, register
+from .common import image_shape, register
 
 
 class _Block(nn.Module):

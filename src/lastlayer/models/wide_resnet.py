@@ -3,8 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._init import he_normal
-from ._registry import image_shape, register
+from .common import he_normal, image_shape, register
 
 
 class _Block(nn.Module):

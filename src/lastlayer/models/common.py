@@ -1,13 +1,15 @@
-"""The registry of backbones: one decorator adds a model, `create` builds it, `available` lists it."""
+"""What all backbones share: the registry, the check of an input's shape, and the initialisation of convolutions.
 
-import inspect
+Tests: tests/models/test_common.py.
+"""
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from torch import nn
 
-from lastlayer._core.registry import nearest
+from lastlayer._core.registry import Registry, check_options, options_of
 
 Factory = Callable[..., nn.Module]
 F = TypeVar("F", bound=Factory)
@@ -18,7 +20,7 @@ class ModelInfo:
     """What is known of a registered backbone.
 
     Attributes:
-        name: the name `create` takes.
+        name: the name that `create` takes.
         factory: called with `in_shape` and the options.
         summary: one line for people.
         paper: where the architecture comes from.
@@ -37,12 +39,11 @@ class ModelInfo:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options the factory takes and their defaults."""
-        signature = inspect.signature(self.factory).parameters.values()
-        return {p.name: p.default for p in signature if p.name != "in_shape"}
+        """The options that the factory takes, with their defaults."""
+        return options_of(self.factory, without=("in_shape",))
 
 
-_MODELS: dict[str, ModelInfo] = {}
+_MODELS: Registry[ModelInfo] = Registry("model", "package.module:factory, timm:NAME, hf:NAME")
 
 
 def register(
@@ -51,9 +52,7 @@ def register(
     """Decorator that adds `factory(in_shape, *, options) -> nn.Module` to the registry under `name`."""
 
     def add(factory: F) -> F:
-        if name in _MODELS:
-            raise ValueError(f"model {name!r} is registered twice")
-        _MODELS[name] = ModelInfo(name, factory, summary, paper, in_shape, num_classes, parameters)
+        _MODELS.add(name, ModelInfo(name, factory, summary, paper, in_shape, num_classes, parameters))
         return factory
 
     return add
@@ -67,37 +66,27 @@ def available() -> tuple[str, ...]:
         >>> "resnet20" in models.available()
         True
     """
-    return tuple(sorted(_MODELS))
+    return tuple(_MODELS.names())
 
 
 def describe(name: str) -> ModelInfo:
     """What is known of a registered backbone: paper, options, parameter count.
 
     Raises:
-        ValueError: no backbone has that name; the nearest ones are suggested.
+        ValueError: no backbone has that name. The message suggests the nearest one.
 
     Example:
         >>> from lastlayer import models
         >>> models.describe("resnet20").parameters
         269722
     """
-    if name not in _MODELS:
-        raise ValueError(
-            f"model {name!r} is unknown{nearest(name, _MODELS)}; available: {', '.join(available())}; "
-            "or package.module:factory, timm:NAME, hf:NAME"
-        )
-    return _MODELS[name]
+    return _MODELS.get(name)
 
 
 def build(name: str, in_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:
-    """Call a registered factory, naming an option it does not take."""
+    """Call a registered factory. An option that it does not take is refused and named."""
     info = describe(name)
-    for option in options:
-        if option not in info.options:
-            allowed = ", ".join(info.options) or "none"
-            raise ValueError(
-                f"model {name!r} has no option {option!r}{nearest(option, info.options)}; options: {allowed}"
-            )
+    check_options(f"model {name!r}", options, info.options)
     return info.factory(in_shape, **options)
 
 
@@ -112,3 +101,15 @@ def image_shape(in_shape: tuple[int, ...], model: str, smallest: int = 1) -> tup
     if min(height, width) < smallest:
         raise ValueError(f"{model} needs images of at least {smallest}x{smallest}, not {height}x{width}")
     return channels, height, width
+
+
+def he_normal(model: nn.Module) -> None:
+    """Draw convolutions from N(0, 2 / (k^2 out)) (He et al. 2015, backward form); batch norm at 1 and 0."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
