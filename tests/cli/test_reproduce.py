@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from lastlayer.cli import app
 from lastlayer.cli.reproduce import _only
-from lastlayer.papers import Row, Store, artifact, artifacts, claims, needs
+from lastlayer.papers import Record, Store, artifact, artifacts, claims, needs
 from lastlayer.runs import RunFolder
 
 
@@ -82,7 +82,7 @@ def test_the_table_keeps_what_only_keeps(call):
 def test_a_group_without_classes_is_not_called_not_run(call, tmp_path):
     labels = {"imbalance": "10", "dataset": "CIFAR10-LT", "model": "ResNet-32", "loss": "CE"}
     values = {"test.accuracy": 0.5, "test.many": 0.5, "test.medium": math.nan, "test.few": math.nan}
-    Store(tmp_path / "results").add("normalized_scaling.table2", "small", [Row(labels, 0, 40, values)])
+    Store(tmp_path / "results").add("normalized_scaling.table2", "small", [Record(labels, 0, 40, values)])
     only = [f"--only={axis}={label}" for axis, label in labels.items()]
     made = call("normalized_scaling.table2", "--show", *only)
     assert made.exit_code == 0, made.output
@@ -93,7 +93,7 @@ def test_a_group_without_classes_is_not_called_not_run(call, tmp_path):
 
 def test_columns_of_which_the_paper_prints_nothing_take_no_room_from_the_others(call, tmp_path):
     labels = {"imbalance": "10", "dataset": "CIFAR10-LT", "model": "ResNet-32", "loss": "CE"}
-    Store(tmp_path / "results").add("normalized_scaling.table2", "small", [Row(labels, 0, 40, {"test.many": 0.5})])
+    Store(tmp_path / "results").add("normalized_scaling.table2", "small", [Record(labels, 0, 40, {"test.many": 0.5})])
     made = CliRunner().invoke(app, ["reproduce", "normalized_scaling.table2", "--show"], env={"COLUMNS": "80"})
     heads = next(line for line in made.output.splitlines() if "imbalance" in line)
     titles = ["imbalance", "dataset", "model", "loss", "accuracy", "published", "many", "medium", "few"]
@@ -105,7 +105,7 @@ def test_columns_of_which_the_paper_prints_nothing_take_no_room_from_the_others(
 def test_a_table_wider_than_the_terminal_comes_in_parts_with_whole_numbers(call, tmp_path):
     titles = artifact("all_losses.table").columns
     measured = [spec.rstrip("%").rpartition("-")[2] for spec in titles.values()]
-    rows = [Row({"loss": "CE"}, seed, 20, dict.fromkeys(measured, 0.25 + seed / 1000)) for seed in range(3)]
+    rows = [Record({"loss": "CE"}, seed, 20, dict.fromkeys(measured, 0.25 + seed / 1000)) for seed in range(3)]
     Store(tmp_path / "results").add("all_losses.table", "small", rows)
     made = CliRunner().invoke(app, ["reproduce", "all_losses.table", "--show", "--only=loss=CE"], env={"COLUMNS": "80"})
     assert made.exit_code == 0, made.output
@@ -118,7 +118,7 @@ def test_a_table_wider_than_the_terminal_comes_in_parts_with_whole_numbers(call,
 
 def test_claims_are_judged_after_the_artifact_they_rest_on(call, tmp_path):
     rows = [
-        Row(
+        Record(
             {"dataset": "CIFAR-10", "model": "ResNet-20", "loss": loss}, seed, 164, {"test.accuracy": mean + seed / 1e4}
         )
         for loss, mean in (("CE", 0.918), ("SLN", 0.926))
@@ -184,7 +184,7 @@ def test_a_label_with_a_comma_is_one_label():
 
 def test_show_says_at_which_size_there_is_something(call, tmp_path):
     labels = {"dataset": "CIFAR-10", "model": "ResNet-20", "loss": "CE"}
-    Store(tmp_path / "results").add("sln.table1", "paper", [Row(labels, 0, 164, {"test.accuracy": 0.9})])
+    Store(tmp_path / "results").add("sln.table1", "paper", [Record(labels, 0, 164, {"test.accuracy": 0.9})])
     made = call("sln.table1", "--show")
     assert made.exit_code == 0
     assert "nothing at size small, but at paper: --size paper" in made.output
@@ -223,7 +223,7 @@ def test_one_artifact_that_stops_keeps_nobody_from_showing_the_others(call, tmp_
     def broken(**_):
         raise ValueError("no minimum was found")
 
-    monkeypatch.setattr("lastlayer.papers.normalized_scaling.printed_fits", broken)
+    monkeypatch.setattr("lastlayer.papers.normalized_scaling.theory.printed_fits", broken)
     names = ["normalized_scaling.printed_fits", "logit_separation.counterexamples"]
     ended = call(*names, "--size", "smoke")
     assert ended.exit_code == 2, ended.output
@@ -240,9 +240,9 @@ def test_a_figure_that_cannot_be_drawn_costs_no_table_and_no_verdict(call, tmp_p
 
     monkeypatch.setattr("lastlayer.papers.figure", broken)
     store = Store(tmp_path / "results")
-    store.add("sln.fig7", "small", [Row({"gamma": "0.5"}, 0, 30, {"test.accuracy": 0.8125})])
+    store.add("sln.fig7", "small", [Record({"gamma": "0.5"}, 0, 30, {"test.accuracy": 0.8125})])
     labels = {"dataset": "CIFAR-10", "model": "ResNet-20", "loss": "CE"}
-    store.add("sln.table1", "small", [Row(labels, 0, 164, {"test.accuracy": 0.4375})])
+    store.add("sln.table1", "small", [Record(labels, 0, 164, {"test.accuracy": 0.4375})])
     ended = call(*names, "--show")
     assert ended.exit_code != 0
     assert str(ended.exception) == "no such colour"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lastlayer.papers import Row, Store, artifact, artifacts, figure, judge, reproduce
-from lastlayer.papers.bn_wd import perturbed_frames, quadratic_mean_norm, through_batch_norm
+from lastlayer.papers import Record, Store, artifact, artifacts, figure, judge, reproduce
+from lastlayer.papers.bn_wd.theory import perturbed_frames, quadratic_mean_norm, through_batch_norm
 from lastlayer.runners import Placement
 
 PAPER = "bn_wd"
@@ -21,9 +21,9 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "results")
 
 
-def row(labels: dict[str, str], seed: int, epoch: int = 300, *, accuracy: float = 1.0, **values: float) -> Row:
+def row(labels: dict[str, str], seed: int, epoch: int = 300, *, accuracy: float = 1.0, **values: float) -> Record:
     made = {f"train.{name}": value + 1e-4 * seed for name, value in values.items()}
-    return Row(labels, seed, epoch, {"train.accuracy": accuracy, **made})
+    return Record(labels, seed, epoch, {"train.accuracy": accuracy, **made})
 
 
 def add_fig2(store: Store, with_bn: Callable[[int], float], without: Callable[[int], float], **more: float) -> None:
@@ -138,7 +138,7 @@ def test_vgg(store: Store, worse: int, lost: int, outcome: str) -> None:
             if arm == "with BN" or i < 6 - lost:
                 made += [row(labels, seed, **values) for seed in range(3)]
             else:
-                made += [Row(labels, seed, 300, {"train.accuracy": 0.1}, "chance") for seed in range(3)]
+                made += [Record(labels, seed, 300, {"train.accuracy": 0.1}, "chance") for seed in range(3)]
     store.add(f"{PAPER}.fig5", "small", made)
     assert judge("004-08", store).outcome == outcome
 
@@ -175,9 +175,13 @@ def test_bounds_on_frames(store: Store) -> None:
     assert made[1].values["computed.useful_inter"] == 0
     store.add(f"{PAPER}.theorem1", "paper", made)
     assert judge("004-01", store).outcome == "reproduced"
-    store.add(f"{PAPER}.theorem1", "paper", [Row(made[0].labels, 0, 0, {**made[0].values, "computed.violations": 1.0})])
+    store.add(
+        f"{PAPER}.theorem1",
+        "paper",
+        [Record(made[0].labels, 0, 0, {**made[0].values, "computed.violations": 1.0})],
+    )
     assert judge("004-01", store).outcome == "not reproduced"
-    store.add(f"{PAPER}.theorem1", "paper", [Row(made[0].labels, 0, 0, {**made[0].values, "computed.frames": 4.0})])
+    store.add(f"{PAPER}.theorem1", "paper", [Record(made[0].labels, 0, 0, {**made[0].values, "computed.frames": 4.0})])
     assert judge("004-01", store).outcome == "inconclusive"
 
 
@@ -198,7 +202,7 @@ def test_minimum_through_batch_norm(store: Store) -> None:
     assert found.values["computed.printed"] == pytest.approx(0.1924410757, abs=1e-9)
     store.add(f"{PAPER}.theorem2", "paper", [found])
     assert judge("004-02", store).outcome == "reproduced"
-    store.add(f"{PAPER}.theorem2", "paper", [Row(found.labels, 0, 0, {**found.values, "computed.reached": 0.45})])
+    store.add(f"{PAPER}.theorem2", "paper", [Record(found.labels, 0, 0, {**found.values, "computed.reached": 0.45})])
     assert judge("004-02", store).outcome == "not reproduced"
 
 
@@ -210,7 +214,7 @@ def test_norm_behind_batch_norm(store: Store) -> None:
     assert found.values["computed.error_evaluation"] > 1e-3
     store.add(f"{PAPER}.lemma4", "paper", [found])
     assert judge("004-03", store).outcome == "reproduced"
-    store.add(f"{PAPER}.lemma4", "paper", [Row(found.labels, 0, 0, {**found.values, "computed.error": 1e-9})])
+    store.add(f"{PAPER}.lemma4", "paper", [Record(found.labels, 0, 0, {**found.values, "computed.error": 1e-9})])
     assert judge("004-03", store).outcome == "not reproduced"
 
 

@@ -9,8 +9,8 @@ import torch
 
 import lastlayer
 from lastlayer import data, theory
-from lastlayer.papers import Row, Store, artifact, artifacts, figure, judge, published, reproduce
-from lastlayer.papers.equal_losses import curvature, focal_profile, minimisers, profiles, random_starts
+from lastlayer.papers import Record, Store, artifact, artifacts, figure, judge, published, reproduce
+from lastlayer.papers.equal_losses.theory import curvature, focal_profile, minimisers, profiles, random_starts
 from lastlayer.runners import Placement
 
 PAPER = "equal_losses"
@@ -23,12 +23,12 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "results")
 
 
-def curve(labels: dict[str, str], seed: int, end: float, start: float = 10.0, epochs: int = 60) -> list[Row]:
+def curve(labels: dict[str, str], seed: int, end: float, start: float = 10.0, epochs: int = 60) -> list[Record]:
     """NC1 to NC3 falling from start to end, evenly in logarithm."""
     made = []
     for epoch in range(0, epochs + 1, 10):
         value = start * (end / start) ** (epoch / epochs)
-        made.append(Row(labels, seed, epoch, {f"train.nc{i}": value for i in (1, 2, 3)}))
+        made.append(Record(labels, seed, epoch, {f"train.nc{i}": value for i in (1, 2, 3)}))
     return made
 
 
@@ -42,7 +42,7 @@ def test_all_collapse(store: Store, end: float, outcome: str) -> None:
 
 def test_a_collapse_that_has_stopped_is_not_reproduced(store: Store) -> None:
     rows = [row for loss in LOSSES for seed in (0, 1) for row in curve({"loss": loss}, seed, 0.01)]
-    late = [Row(row.labels, row.seed, row.epoch, dict.fromkeys(row.values, 0.01)) for row in rows if row.epoch >= 40]
+    late = [Record(row.labels, row.seed, row.epoch, dict.fromkeys(row.values, 0.01)) for row in rows if row.epoch >= 40]
     store.add(f"{PAPER}.fig1", "small", rows)
     store.add(f"{PAPER}.fig1", "small", late)
     verdict = judge("001-05", store)
@@ -57,7 +57,7 @@ def test_equal_up_to_rotation(store: Store, between: float, outcome: str) -> Non
     assert judge("001-06", store).outcome == "not run"
     for a, b in itertools.combinations_with_replacement(LOSSES, 2):
         value = 0.1 if a == b else between
-        made = [Row({"loss": f"{a} and {b}"}, seed, 60, {"pair.equivalence": value}) for seed in (1, 2)]
+        made = [Record({"loss": f"{a} and {b}"}, seed, 60, {"pair.equivalence": value}) for seed in (1, 2)]
         store.add(f"{PAPER}.fig1", "small", made)
     assert judge("001-06", store).outcome == outcome
 
@@ -69,7 +69,7 @@ def test_seeds_far_apart_leave_the_collapse_open(store: Store) -> None:
     assert judge("001-05", store).outcome == "inconclusive"
     for (a, b), seed in itertools.product(itertools.combinations_with_replacement(LOSSES, 2), range(3)):
         value = 0.1 if a == b else (0.01, 0.1, 0.33)[seed]
-        store.add(f"{PAPER}.fig1", "small", [Row({"loss": f"{a} and {b}"}, seed, 60, {"pair.equivalence": value})])
+        store.add(f"{PAPER}.fig1", "small", [Record({"loss": f"{a} and {b}"}, seed, 60, {"pair.equivalence": value})])
     verdict = judge("001-06", store)
     assert verdict.outcome == "inconclusive"
     assert "ratio 1.47" in verdict.detail
@@ -84,7 +84,7 @@ def add_corners(store: Store, name: str, accuracy: dict[str, list[float]], nc1: 
             collapse = nc1[0] if (width, epochs) == corners[0] else nc1[1]
             for seed in range(3):
                 values = {"best.accuracy": level + 1e-4 * seed, "train.nc1": collapse * (1 + 0.01 * seed)}
-                rows.append(Row({"loss": loss, "width": width, "epochs": epochs}, seed, int(epochs), values))
+                rows.append(Record({"loss": loss, "width": width, "epochs": epochs}, seed, int(epochs), values))
     store.add(f"{PAPER}.{name}", "paper", rows)
 
 
@@ -134,12 +134,12 @@ def test_seeds_far_apart_leave_open_which_is_slowest(store: Store) -> None:
     assert "FL largest at 4 of 4" in verdict.detail
 
 
-def judged(store: Store, claim: str, name: str, made: list[Row], breaks: dict[str, float]) -> None:
+def judged(store: Store, claim: str, name: str, made: list[Record], breaks: dict[str, float]) -> None:
     """Not run, then reproduced with what was computed, then not with one row broken."""
     assert judge(claim, store).outcome == "not run"
     store.add(f"{PAPER}.{name}", "paper", made)
     assert judge(claim, store).outcome == "reproduced", judge(claim, store)
-    store.add(f"{PAPER}.{name}", "paper", [Row(made[0].labels, 0, 0, {**made[0].values, **breaks})])
+    store.add(f"{PAPER}.{name}", "paper", [Record(made[0].labels, 0, 0, {**made[0].values, **breaks})])
     assert judge(claim, store).outcome == "not reproduced"
 
 

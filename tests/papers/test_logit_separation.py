@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lastlayer.papers import Row, Store, artifact, artifacts, judge, published, reproduce
-from lastlayer.papers.logit_separation import counterexamples, search_violations
+from lastlayer.papers import Record, Store, artifact, artifacts, judge, published, reproduce
+from lastlayer.papers.logit_separation.theory import counterexamples, search_violations
 from lastlayer.runners import Placement
 
 PAPER = "logit_separation"
@@ -20,10 +20,10 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "results")
 
 
-def rows(labels: dict[str, str], values: dict[str, float], split: str = "test") -> list[Row]:
+def rows(labels: dict[str, str], values: dict[str, float], split: str = "test") -> list[Record]:
     """Three seeds around the values."""
     return [
-        Row(labels, seed, 5, {f"{split}.{name}": value + 1e-5 * seed for name, value in values.items()})
+        Record(labels, seed, 5, {f"{split}.{name}": value + 1e-5 * seed for name, value in values.items()})
         for seed in range(3)
     ]
 
@@ -71,7 +71,7 @@ def test_seeds_far_apart_leave_the_share_of_improvements_open(store: Store) -> N
     add_table(store, {name: 1 - 0.75 * (1 - value) for name, value in WORSE.items()}, WORSE)
     whole = store.read(f"{PAPER}.table1", "small").rows
     apart = [
-        Row(one.labels, one.seed, 5, {m: v + 0.3 * (1 - v) * (one.seed - 1) for m, v in one.values.items()})
+        Record(one.labels, one.seed, 5, {m: v + 0.3 * (1 - v) * (one.seed - 1) for m, v in one.values.items()})
         for one in whole
         if one.labels["loss"] in ALIGNED
     ]
@@ -101,7 +101,7 @@ def test_sample_term(store: Store, without: tuple[float, float], outcome: str) -
     assert judge("002-08", store).outcome == "not run"
     for arm, (term, auprc) in {"with": (0.1, 0.99), "without": without}.items():
         for row in rows({"arm": arm}, {"auprc": auprc}):
-            both = Row(row.labels, row.seed, 5, {**row.values, "train.batch_term": term + 1e-4 * row.seed})
+            both = Record(row.labels, row.seed, 5, {**row.values, "train.batch_term": term + 1e-4 * row.seed})
             store.add(f"{PAPER}.sample_term", "small", [both])
     assert judge("002-08", store).outcome == outcome
 
@@ -114,7 +114,11 @@ def test_counterexamples_are_not_separated(store: Store) -> None:
         assert row.values["computed.gap"] < 0
     store.add(f"{PAPER}.counterexamples", "paper", made)
     assert judge("002-01", store).outcome == "reproduced"
-    store.add(f"{PAPER}.counterexamples", "paper", [Row(made[0].labels, 0, 0, {**made[0].values, "computed.gap": 0.1})])
+    store.add(
+        f"{PAPER}.counterexamples",
+        "paper",
+        [Record(made[0].labels, 0, 0, {**made[0].values, "computed.gap": 0.1})],
+    )
     assert judge("002-01", store).outcome == "not reproduced"
 
 
@@ -126,7 +130,7 @@ def test_the_search_comes_close_to_the_thresholds_and_not_below(store: Store) ->
         assert 1 - 1e-9 <= row.values["computed.ratio"] < 1.01
     store.add(f"{PAPER}.alignment", "small", made)
     assert judge("002-02", store).outcome == "reproduced"
-    store.add(f"{PAPER}.alignment", "small", [Row(made[0].labels, 0, 0, {**made[0].values, "computed.below": 1.0})])
+    store.add(f"{PAPER}.alignment", "small", [Record(made[0].labels, 0, 0, {**made[0].values, "computed.below": 1.0})])
     assert judge("002-02", store).outcome == "not reproduced"
 
 
@@ -139,7 +143,7 @@ def test_a_search_finds_violations_below_a_threshold_that_is_too_high(monkeypatc
         "threshold",
         lambda *a, **k: alignment.Threshold(1.1 * float(true(*a, **k)), None, 0.0, 0.0, "sample"),
     )
-    monkeypatch.setattr("lastlayer.papers._logit_separation_theory.ALIGNED", {"binary CE": "bce"})
+    monkeypatch.setattr("lastlayer.papers.logit_separation.theory.ALIGNED", {"binary CE": "bce"})
     (row,) = search_violations(12, 200, [[2, 2]])
     assert row.values["computed.below"] > 0
 

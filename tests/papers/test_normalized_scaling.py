@@ -17,15 +17,16 @@ from lastlayer.papers import (
     published,
     reproduce,
 )
-from lastlayer.papers._normalized_scaling_runs import over_splits, part
-from lastlayer.papers._normalized_scaling_theory import (
+from lastlayer.papers.engine.table import lines
+from lastlayer.papers.normalized_scaling import over_splits
+from lastlayer.papers.normalized_scaling.growth import part
+from lastlayer.papers.normalized_scaling.theory import (
     LogLoss,
     log_slope,
     printed_fits,
     sphere_collapse,
     sphere_minima,
 )
-from lastlayer.papers._table import lines
 from lastlayer.runners import Placement
 from lastlayer.theory.minima import normalized_binary_cross_entropy
 
@@ -242,5 +243,5 @@ def test_further_seeds_of_a_split_are_not_lost():
 def test_packaged_numbers_are_plain_tables():
     for one in OURS.values():
         if one.published is not None:
-            text = (files("lastlayer.papers") / "published" / one.published).read_text()
+            text = (files("lastlayer.papers") / PAPER / "published" / one.published).read_text()
             assert csv.DictReader(text.splitlines()).fieldnames[-3:] == ["column", "value", "std"]

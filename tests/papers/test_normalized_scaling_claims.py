@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lastlayer.papers import Observations, Row, Store, artifacts, claims, figure, judge
+from lastlayer.papers import Observations, Record, Store, artifacts, claims, figure, judge
 from lastlayer.theory.minima import normalized_binary_cross_entropy
 
 PAPER = "normalized_scaling"
@@ -22,7 +22,7 @@ ARMS = [(optimizer, loss) for optimizer in ("SGD", "AdamW") for loss in ("CE", "
 def run(labels, values, seeds=3, epoch=100, noise=1e-6):
     """Rows of a cell, a little apart from seed to seed."""
     return [
-        Row(labels, seed, epoch, {name: value + noise * seed for name, value in values.items()})
+        Record(labels, seed, epoch, {name: value + noise * seed for name, value in values.items()})
         for seed in range(seeds)
     ]
 
@@ -45,7 +45,7 @@ def table5(change=lambda gamma, loss, values: None):
             change(gamma, loss, values)
             exact = {name: values.pop(name) for name in list(values) if "condition" in name}
             labels = {"gamma": f"{gamma:g}", "optimizer": "SGD", "loss": loss}
-            rows += [Row(row.labels, row.seed, 60, {**row.values, **exact}) for row in run(labels, values)]
+            rows += [Record(row.labels, row.seed, 60, {**row.values, **exact}) for row in run(labels, values)]
     return {f"{PAPER}.table5": rows}
 
 
@@ -53,7 +53,7 @@ def curves(bce=0.5, nc2=0.01, low=0.02):
     found = {}
     for name, rest in ((f"{PAPER}.fig3", {"model": "ResNet-18"}), (f"{PAPER}.fig5", {"dataset": "CIFAR-10"})):
         found[name] = [
-            Row({**rest, "optimizer": optimizer, "loss": loss}, seed, epoch,
+            Record({**rest, "optimizer": optimizer, "loss": loss}, seed, epoch,
                 {"train.nc1": max(low, factor / epoch), "train.nc2": max(nc2, factor / epoch),
                  "train.nc3": max(0.01, factor / epoch)})
             for optimizer, loss in ARMS for seed in (0, 1) for epoch in range(2, 101, 2)
@@ -87,13 +87,13 @@ def sphere(power=1.0, k_ce=1.1, k_bce=0.55, large=exponential):
             for gamma in (5.0, 6.0, 7.0, 8.0, 9.0):
                 rows.append((loss, gamma, seed, large(k, gamma, seed)))
     made = [
-        Row(
+        Record(
             {"loss": loss, "classes": "10", "gamma": f"{gamma:g}"}, seed, 0, {"sphere.time": time, "sphere.steps": time}
         )
         for loss, gamma, seed, time in rows
     ]
     network = [
-        Row({"gamma": row.labels["gamma"], "loss": row.labels["loss"]}, row.seed, 9,
+        Record({"gamma": row.labels["gamma"], "loss": row.labels["loss"]}, row.seed, 9,
             {"train.epochs_to_0.0035": math.inf, "train.epochs_to_0.1": row.values["sphere.time"]})
         for row in made
     ]  # fmt: skip
@@ -160,7 +160,7 @@ def balanced(gain):
 def minima(bias_error=1e-9, gap=1e-14, shift=1e-15):
     return {
         f"{PAPER}.minima": [
-            Row({"loss": loss, "classes": "3", "gamma": "8"}, 0, 0,
+            Record({"loss": loss, "classes": "3", "gamma": "8"}, 0, 0,
                 {"minimum.gap": gap, "minimum.relative_gap": 0.0, "minimum.shift": shift if loss == "CE" else 9.0}
                 | ({"minimum.bias_error": bias_error} if loss == "BCE" else {}))
             for loss in ("CE", "BCE")
@@ -251,8 +251,8 @@ def test_noise_leaves_claims_open(tmp_path):
 @pytest.mark.parametrize("claim", ["003-02", "003-07", "003-15"])
 def test_seeds_far_apart_leave_a_claim_on_means_open(claim, store):
     content = {
-        name: [Row(one.labels, one.seed, one.epoch, {m: v + 0.3 * (one.seed - middle) for m, v in one.values.items()})
-               for one in rows for middle in [max(other.seed for other in rows) / 2]]
+        name: [Record(r.labels, r.seed, r.epoch, {m: v + 0.3 * (r.seed - middle) for m, v in r.values.items()})
+               for r in rows for middle in [max(other.seed for other in rows) / 2]]
         for name, rows in HOLDS[claim].items()
     }  # fmt: skip
     assert judged(claim, store, content).outcome == "inconclusive"
@@ -323,7 +323,7 @@ def test_the_figure_of_the_times_has_the_fits(store):
 
 def test_the_figure_of_the_scores_has_the_lines_of_the_theory(store):
     rows = [
-        Row({"gamma": g, "optimizer": "SGD", "loss": loss}, 0, 60,
+        Record({"gamma": g, "optimizer": "SGD", "loss": loss}, 0, 60,
             {"train.positive_mean": 1.0, "train.negative_mean": -1.0, "train.bias_mean": -2.0})
         for g in ("4", "8") for loss in ("CE", "BCE")
     ]  # fmt: skip
@@ -340,7 +340,7 @@ def test_the_figure_of_the_scores_has_the_lines_of_the_theory(store):
 
 def test_panels_of_scores_say_what_a_number_is_and_name_the_axis_once(store):
     rows = [
-        Row({"gamma": g, "bias": bias, "optimizer": "SGD", "loss": loss}, 0, 30, {"train.positive_mean": 1.0})
+        Record({"gamma": g, "bias": bias, "optimizer": "SGD", "loss": loss}, 0, 30, {"train.positive_mean": 1.0})
         for g in ("4", "8") for bias in ("0", "10") for loss in ("CE", "BCE")
     ]  # fmt: skip
     store.add(f"{PAPER}.fig10", "small", rows)

@@ -7,10 +7,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from lastlayer.papers import Entry, Observations, Row, Store, artifact, artifacts, figure, judge, published, reproduce
-from lastlayer.papers._reproduce import all_trials
-from lastlayer.papers._sln_theory import dynamics, theorem1, toy
-from lastlayer.papers._table import lines
+from lastlayer.papers import (
+    Observations,
+    Pair,
+    Record,
+    Store,
+    artifact,
+    artifacts,
+    figure,
+    judge,
+    published,
+    reproduce,
+)
+from lastlayer.papers.engine.reproduce import all_trials
+from lastlayer.papers.engine.table import lines
+from lastlayer.papers.sln.theory import dynamics, theorem1, toy
 from lastlayer.runners import Placement
 
 OWN = [name for name, one in artifacts().items() if one.paper in ("sln", "all_losses")]
@@ -99,9 +110,9 @@ def test_the_printed_averages_are_means_of_eight_and_so_is_ours() -> None:
     for cell in one.grid("paper").cells:
         measure = cell.columns["score"].removesuffix("%")
         value = printed[cell.labels["model"], cell.labels["loss"], cell.labels["task"]] / 100
-        rows += [Row(cell.labels, seed, 3, {measure: value + seed / 100}) for seed in (0, 2)]
+        rows += [Record(cell.labels, seed, 3, {measure: value + seed / 100}) for seed in (0, 2)]
 
-    def averages(kept: list[Row]) -> list[Entry]:
+    def averages(kept: list[Record]) -> list[Pair]:
         table = lines(one, Observations(one.name, "paper", tuple(kept)))
         found = {
             tuple(line.labels.values()): line.entries["score"] for line in table if line.labels["task"] == "Average"
@@ -117,7 +128,9 @@ def test_the_printed_averages_are_means_of_eight_and_so_is_ours() -> None:
     assert [entry.count for entry in averages(some)] == [2, 2, 1, 1]
     none = [row for row in rows if row.labels["model"] == "BERT-BASE" or row.labels["task"] != "RTE"]
     assert [entry.missing for entry in averages(none)] == [None, None, "not run", "not run"]
-    failed = [Row(cell.labels, 0, 0, {}, "failed") for cell in one.grid("paper").cells if cell.labels["task"] == "RTE"]
+    failed = [
+        Record(cell.labels, 0, 0, {}, "failed") for cell in one.grid("paper").cells if cell.labels["task"] == "RTE"
+    ]
     assert [entry.missing for entry in averages([*none, *failed])] == [None, None, "no result", "no result"]
     apart = [row for row in rows if (row.seed == 0) == (row.labels["task"] == "RTE")]
     assert [entry.missing for entry in averages(apart)] == ["not run"] * 4
@@ -142,7 +155,7 @@ def test_smoke(name: str, tmp_path: Path) -> None:
     measured = set().union(*(row.values for row in observed.rows))
     assert wanted <= measured
     if one.figure is not None:
-        done = Observations(name, "smoke", tuple(Row(r.labels, r.seed, r.epoch, r.values) for r in observed.rows))
+        done = Observations(name, "smoke", tuple(Record(r.labels, r.seed, r.epoch, r.values) for r in observed.rows))
         assert len(figure(one, done).data) > 0
 
 
@@ -171,16 +184,16 @@ def test_seeds_move_as_one_cloud_or_alone() -> None:
 
 # verdicts
 
-Made = Callable[[bool], Iterable[Row]]
+Made = Callable[[bool], Iterable[Record]]
 
 
-def rows(labels: Mapping[str, str], mean: float, measure: str = "test.accuracy", seeds: int = 5) -> list[Row]:
+def rows(labels: Mapping[str, str], mean: float, measure: str = "test.accuracy", seeds: int = 5) -> list[Record]:
     """Runs around a mean, with a spread of a thousandth of it."""
     offsets = [0.0, 0.5, -0.5, 1.0, -1.0, 0.25, -0.25]
-    return [Row(labels, s, 10, {measure: mean + 0.001 * offsets[s]}) for s in range(seeds)]
+    return [Record(labels, s, 10, {measure: mean + 0.001 * offsets[s]}) for s in range(seeds)]
 
 
-def table1(**means: float) -> list[Row]:
+def table1(**means: float) -> list[Record]:
     names = {"LS": "L-Softmax", "MS": "M-Softmax", "KD": "KD from ResNet-56"}
     made = []
     for name, mean in means.items():
@@ -190,7 +203,7 @@ def table1(**means: float) -> list[Row]:
     return made
 
 
-def grid(axis: str, means: Mapping[str, float], **labels: str) -> list[Row]:
+def grid(axis: str, means: Mapping[str, float], **labels: str) -> list[Record]:
     return [row for point, mean in means.items() for row in rows({**labels, axis: point}, mean)]
 
 
@@ -204,71 +217,71 @@ GAMMAS = [f"{k / 10:.1f}" for k in range(11)]
 TINY = "Tiny-ImageNet-32"
 
 
-def temperatures(holds: bool) -> list[Row]:
+def temperatures(holds: bool) -> list[Record]:
     made = grid("tau", {"0.2": 0.89, "1.0": 0.91, "0.1": 0.88, "0.4": 0.9, "0.8": 0.905}, loss="CE")
     for loss in ("LN", "SLN"):
         made += grid("tau", peak(TAUS, "0.2" if holds else "1.0"), loss=loss)
     return made
 
 
-def taus(holds: bool) -> list[Row]:
+def taus(holds: bool) -> list[Record]:
     best = {"CIFAR-10": "0.2", f"{TINY}, 50 classes": "0.08", TINY: "0.04" if holds else "0.4"}
     return [row for name, tau in best.items() for row in grid("tau", peak(RULE, tau), dataset=name)]
 
 
-def gammas(holds: bool) -> list[Row]:
+def gammas(holds: bool) -> list[Record]:
     best = 0.7 if holds else 0.2
     return grid("gamma", {gamma: 0.92 - abs(float(gamma) - best) / 10 for gamma in GAMMAS}, dataset="CIFAR-10")
 
 
-def differences(holds: bool) -> list[Row]:
+def differences(holds: bool) -> list[Record]:
     made = []
     for k, model in enumerate(("ResNet-20", "ResNet-32", "ResNet-56")):
         values = {f"test.logit_difference{end}": float(k if holds else -k) for end in ("", "_50", "_100")}
-        made += [Row({"model": model}, s, 1, {"test.accuracy": 0.9 + 0.01 * k + 1e-4 * s, **values}) for s in (0, 1)]
+        made += [Record({"model": model}, s, 1, {"test.accuracy": 0.9 + 0.01 * k + 1e-4 * s, **values}) for s in (0, 1)]
     return made
 
 
-def ratios(holds: bool) -> list[Row]:
+def ratios(holds: bool) -> list[Record]:
     made = []
     for model in ("ResNet-20", "ResNet-32"):
         for loss, ratio in (("CE", 0.5), ("LN", 0.4), ("SLN", 0.3 if holds else 0.45)):
             values = {"test.intra_inter_ratio": ratio, "train.intra_inter_ratio": ratio / 2}
             for s in range(3):
                 noisy = {name: value + 1e-3 * s for name, value in values.items()}
-                made.append(Row({"model": model, "loss": loss}, s, 164, noisy))
+                made.append(Record({"model": model, "loss": loss}, s, 164, noisy))
     return made
 
 
-def theorem(holds: bool) -> list[Row]:
+def theorem(holds: bool) -> list[Record]:
     values = {"decomposition_error": 1e-14, "ln_cosine": 1e-14 if holds else 1e-3, "smallest_coefficient": 0.1}
-    return [Row({"classes": "2"}, 0, 0, {f"theory.{k}": v for k, v in {**values, "cases": 5.0}.items()})]
+    return [Record({"classes": "2"}, 0, 0, {f"theory.{k}": v for k, v in {**values, "cases": 5.0}.items()})]
 
 
-def clouds(holds: bool) -> list[Row]:
+def clouds(holds: bool) -> list[Record]:
     made = []
     for weights in ("fixed", "trained"):
         for loss, tau, ratio in (("CE", "-", 0.2), ("LN", "1.0", 0.3), ("SLN", "1.0", 0.1 if holds else 0.25)):
             values = {"toy.ratio": ratio, "toy.drift": 1e-15, "toy.off_line": 1e-6}
-            made += [Row({"weights": weights, "loss": loss, "tau": tau}, s, 6000, values) for s in (0, 1)]
+            made += [Record({"weights": weights, "loss": loss, "tau": tau}, s, 6000, values) for s in (0, 1)]
     return made
 
 
-def glue(holds: bool) -> list[Row]:
+def glue(holds: bool) -> list[Record]:
     made = []
     for task, measure in (("CoLA", "test.matthews"), ("RTE", "test.accuracy")):
         for loss, mean in (("CE", 0.6), ("SLN", 0.63 if holds else 0.57)):
             labels = {"model": "MiniLM", "task": task, "loss": loss}
-            made += [Row(labels, s, 3, {measure: mean + 1e-3 * s * (loss == "CE")}) for s in range(5)]
+            made += [Record(labels, s, 3, {measure: mean + 1e-3 * s * (loss == "CE")}) for s in range(5)]
     return made
 
 
-def augmented(holds: bool) -> list[Row]:
+def augmented(holds: bool) -> list[Record]:
     means = {"CE": 0.5, "CE, advanced augmentation": 0.55, "SLN": 0.55 if holds else 0.45}
     return grid("loss", means, model="ResNet-18")
 
 
-def classes(holds: bool) -> list[Row]:
+def classes(holds: bool) -> list[Record]:
     made = grid("loss", {"CE": 0.91, "SLN": 0.92}, dataset="CIFAR-10")
     return made + grid("loss", {"CE": 0.4, "SLN": 0.45 if holds else 0.405}, dataset=TINY)
 

@@ -1,35 +1,49 @@
-"""The five papers as data: every table, figure and claim, rerun with one call and set beside the published number.
+"""The five papers as data: rerun every table, figure and claim with one call, and see it beside the published number.
 
 store = Store("results")
 reproduce(artifact("sln.table1"), "smoke", Placement(Path("runs")), store)
 judge("000-01", store)
 """
 
-from lastlayer.papers import _cost as cost
-from lastlayer.papers._artifact import PAPERS, SIZES, Artifact, Cell, Choice, Grid, Size, artifact, artifacts
-from lastlayer.papers._claims import Claim, claims, judge, needs
-from lastlayer.papers._evidence import Verdict
-from lastlayer.papers._figure import figure
-from lastlayer.papers._observations import NotRunError, Observations, Row, Store
-from lastlayer.papers._reproduce import all_trials, count_unfinished, reproduce, reproduce_all, restricted
-from lastlayer.papers._table import Entry, Line, lines, published
+from lastlayer.papers.engine import cost
+from lastlayer.papers.engine.artifact import (
+    PAPERS,
+    SIZES,
+    Artifact,
+    Choice,
+    Grid,
+    GridCell,
+    Paper,
+    Size,
+    about,
+    artifact,
+    artifacts,
+)
+from lastlayer.papers.engine.claims import Claim, claims, judge, needs
+from lastlayer.papers.engine.figure import figure
+from lastlayer.papers.engine.reproduce import all_trials, count_unfinished, reproduce, reproduce_all, restricted
+from lastlayer.papers.engine.store import NotRunError, Observations, Record, Store
+from lastlayer.papers.engine.table import Line, Pair, lines, published
+from lastlayer.papers.engine.verdicts import Verdict
 
 __all__ = [
     "PAPERS",
     "SIZES",
     "Artifact",
-    "Cell",
     "Choice",
     "Claim",
-    "Entry",
     "Grid",
+    "GridCell",
     "Line",
     "NotRunError",
     "Observations",
-    "Row",
+    "Pair",
+    "Paper",
+    "Record",
     "Size",
     "Store",
     "Verdict",
+    "about",
     "all_trials",
     "artifact",
     "artifacts",

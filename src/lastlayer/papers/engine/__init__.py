@@ -1,0 +1,1 @@
+"""What the papers share: artifacts, running them, the store of observations, tables, figures and verdicts."""

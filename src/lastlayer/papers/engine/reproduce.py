@@ -1,0 +1,266 @@
+"""Running an artifact: choose what is chosen on validation, train the grid, and write down what was observed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+
+from lastlayer.data import CorruptFileError
+from lastlayer.papers.engine.artifact import Artifact, Grid, GridCell, Size, code_of, resolve
+from lastlayer.papers.engine.choose import Choosing, Told, candidates, groups_of
+from lastlayer.papers.engine.record import observe, place_of
+from lastlayer.papers.engine.store import Observations, Record, Store
+from lastlayer.runners import Placement, run_trials
+from lastlayer.training.check import check_at_hand
+from lastlayer.training.trial import Trial
+
+Run = Callable[[Sequence[Trial], Placement, str], None]
+
+
+def reproduce(
+    artifact: Artifact,
+    size: Size,
+    plan: Placement,
+    store: Store,
+    *,
+    only: Mapping[str, Sequence[str]] | None = None,
+    seeds: Sequence[int] | None = None,
+    run: Run | None = None,
+    tell: Told = lambda line: None,
+) -> Observations:
+    """Run what is missing of an artifact and merge what it shows into the store.
+
+    Args:
+        artifact: which.
+        size: smoke, small or paper.
+        plan: where and how trials run.
+        store: where observations go.
+        only: labels to keep, by axis; all without.
+        seeds: instead of the artifact's own.
+        run: trains trials; shows progress if it likes. It may leave some failed.
+        tell: is told what was chosen and what was left out, a line at a time.
+
+    Returns:
+        Everything observed so far at this size.
+    """
+    wanted = {artifact.name: only or {}}
+    return reproduce_all([artifact], size, plan, store, only=wanted, seeds=seeds, run=run, tell=tell)[0]
+
+
+def reproduce_all(
+    artifacts: Sequence[Artifact],
+    size: Size,
+    plan: Placement,
+    store: Store,
+    *,
+    only: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
+    seeds: Sequence[int] | None = None,
+    run: Run | None = None,
+    tell: Told = lambda line: None,
+) -> list[Observations]:
+    """`reproduce` of several, whose trials run side by side, a trial that several share once.
+
+    One that cannot go on, as when its data set is not there or every setting tried for it failed, does not stop the
+    others.
+
+    Args:
+        only: labels to keep, by artifact and axis.
+
+    Raises:
+        Exception: that of the first that could not go on, after the others are written down.
+    """
+
+    def told(name: str) -> Told:
+        return tell if len(artifacts) == 1 else lambda line: tell(f"{name}: {line}")
+
+    working = {
+        artifact.name: _observed(artifact, size, restricted(artifact, size, (only or {}).get(artifact.name), seeds),
+                                 plan, store, told(artifact.name))
+        for artifact in artifacts
+    }  # fmt: skip
+    errors: list[Exception] = []
+    at_hand: set[str] = set()
+    try:
+        while working:
+            batches: dict[str, Sequence[Trial]] = {}
+            for name, work in list(working.items()):
+                try:
+                    batch = next(work)
+                    _refuse_lacking(batch, plan, at_hand)
+                    batches[name] = batch
+                except StopIteration:
+                    del working[name]
+                except Exception as error:
+                    working.pop(name).close()  # what is done counts
+                    errors.append(error)
+                    if len(artifacts) > 1:
+                        told(name)(f"stopped: {error}")
+            trials = {trial.identity: trial for batch in batches.values() for trial in batch}
+            if trials:
+                names = ", ".join(name for name, batch in batches.items() if batch)
+                (run or _run_quietly)(list(trials.values()), plan, f"{names}, {size}")
+    except BaseException as error:  # Ctrl-C too: what is done counts
+        for work in working.values():
+            with contextlib.suppress(Exception, type(error)):
+                work.throw(error)
+        raise
+    if errors:
+        raise errors[0]
+    return [store.read(artifact.name, size) for artifact in artifacts]
+
+
+def _refuse_lacking(trials: Sequence[Trial], plan: Placement, at_hand: set[str]) -> None:
+    """Say that a package or a data set is not there before anything trains, and before every trial fails of it.
+
+    Args:
+        at_hand: data sets that were found whole before; those found now are added.
+
+    Raises:
+        ImportError, OSError, CorruptFileError: what is missing or damaged, how to get it, and how to do without it
+            where that is possible.
+    """
+    left = [trial for trial in trials if plan.folder(trial).status != "done"]
+    needing: dict[tuple[str | None, ...], Trial] = {}
+    for trial in left:
+        needing.setdefault((trial.model.name, trial.data.name, trial.data.unknown_from), trial)
+    lacking: list[ImportError | OSError | CorruptFileError] = []
+    for trial in needing.values():
+        try:
+            check_at_hand(trial, plan.data_root, at_hand)
+        except (ImportError, OSError, CorruptFileError) as error:
+            lacking.append(error)
+    if lacking:
+        without = ["or leave it out with --only"] if len(lacking) < len(needing) else []
+        raise type(lacking[0])("\n".join([*dict.fromkeys(map(str, lacking)), *without]))
+
+
+Work = Generator[Sequence[Trial], None, None]  # yields what must be trained before it goes on
+
+
+def _observed(artifact: Artifact, size: Size, grid: Grid, plan: Placement, store: Store, tell: Told) -> Work:
+    """Merge what an artifact shows into the store."""
+    if artifact.compute is None:
+        yield from _trained(artifact, size, grid, plan, store, tell)
+        return
+    here = _facts_here()  # once, before it computes: a commit made meanwhile is not the code that ran
+    compute = code_of(artifact, artifact.compute, "theory")
+    store.add(
+        artifact.name,
+        size,
+        [dataclasses.replace(row, facts=here | dict(row.facts)) for row in compute(**grid.arguments)],
+    )
+
+
+def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Placement, store: Store, tell: Told) -> Work:
+    """Merge the rows of a grid into the store after training what it does not have yet.
+
+    First come teachers, candidates that need none and cells for which nothing is chosen; then candidates that were
+    waiting for a teacher; then teachers of what was chosen without trying anything, beside what needs none; then the
+    rest.
+    """
+    choosing = Choosing(artifact, size, grid, plan, store)
+    stored = [] if artifact.together else store.read(artifact.name, size).rows
+    known = {place_of(row.labels, row.seed, row.facts.get("run", "")) for row in stored if row.status != "failed"}
+    # artifacts share runs: the last row of another has every measure, but no curve and nothing that `observe` adds
+    elsewhere = {} if artifact.curves or artifact.observe else store.finished(artifact.paper, size)
+
+    def missing(cells: Iterable[GridCell]) -> list[Trial]:
+        made = [(cell, seed, resolve(cell.trial, {"seed": seed})) for cell in cells for seed in grid.seeds]
+        return [
+            trial
+            for cell, seed, trial in made
+            if place_of(cell.labels, seed, trial.identity) not in known and trial.identity not in elsewhere
+        ]
+
+    def teachers_of(cells: Iterable[GridCell]) -> list[Trial]:
+        return [cell.teacher for cell in cells if cell.teacher is not None]
+
+    def keep(grid: Grid, chosen: Sequence[str], tell: Told) -> None:
+        store.add(artifact.name, size, observe(artifact, grid, plan, chosen, known, elsewhere, tell))
+
+    if (known or elsewhere) and any(len(missing([cell])) < len(grid.seeds) for cell in choosing.possible()):
+        path = store.path(artifact.name, size)
+        where, which = (path.parent, "files there") if elsewhere else (path, "file")
+        tell(f"what {where} has already is not run again: delete the {which} to do so")
+    settled = dataclasses.replace(grid, cells=tuple(cell for cell in grid.cells if not choosing.concerns(cell)))
+    waiting = [cell for cell in settled.cells if missing([cell])]
+    if choosing.untried(taught=True):
+        waiting += [cell for cell in grid.cells if choosing.concerns(cell)]
+    teachers = teachers_of(waiting)
+    chosen = [""] * len(settled.cells)
+    try:
+        free = missing(cell for cell in settled.cells if cell.teacher is None)
+        yield [*teachers, *choosing.untried(taught=False), *free]
+        yield choosing.untried(taught=True)
+        choosing.keep()
+        settled, chosen = choosing.choose(tell)
+        left = [trial for trial in missing(settled.cells) if trial not in free]
+        late = teachers_of(cell for cell in settled.cells if missing([cell]))
+        late = [teacher for teacher in late if teacher not in teachers]
+        beside = [trial for trial in left if trial.teacher is None] if late else []
+        yield [*late, *beside]
+        yield [trial for trial in left if trial not in beside]
+    except BaseException:
+        try:
+            choosing.keep()
+        finally:
+            keep(settled, chosen, lambda line: None)
+        raise
+    keep(settled, chosen, tell)
+
+
+def restricted(
+    artifact: Artifact,
+    size: Size,
+    only: Mapping[str, Sequence[str]] | None = None,
+    seeds: Sequence[int] | None = None,
+) -> Grid:
+    """The grid of an artifact with some of its labels and seeds.
+
+    Raises:
+        ValueError: for a label or an axis that the grid does not have.
+    """
+    grid = artifact.grid(size)
+    for axis, wanted in (only or {}).items():
+        there = list(dict.fromkeys(cell.labels.get(axis, "") for cell in grid.cells))
+        if axis not in artifact.axes:
+            raise ValueError(f"{artifact.name} has no axis {axis!r}; it has {', '.join(artifact.axes) or 'none'}")
+        for label in wanted:
+            if label not in there:
+                have = ", ".join(map(repr, there))  # some have a comma in them
+                raise ValueError(f"{artifact.name} at size {size} has no {axis} {label!r}; it has {have}")
+        grid = dataclasses.replace(grid, cells=tuple(cell for cell in grid.cells if cell.labels[axis] in wanted))
+    return grid if seeds is None else dataclasses.replace(grid, seeds=tuple(seeds))
+
+
+def count_unfinished(artifact: Artifact, grid: Grid, observed: Observations) -> int:
+    """How many runs of a grid are not among what was observed, or failed."""
+    if artifact.compute is not None:
+        return 0
+    ended = {row.place for row in observed.rows if row.status != "failed"}
+    wanted = [Record(cell.labels, seed, 0, {}).place for cell in grid.cells for seed in grid.seeds]
+    return sum(place not in ended for place in wanted)
+
+
+def all_trials(grid: Grid) -> list[Trial]:
+    """Every trial of a grid in the order they run: teachers, candidates, and the rest as before anything is chosen."""
+    made = grid.teachers()
+    if grid.search is not None:
+        for cell in groups_of(grid, grid.search).values():
+            made += candidates(grid.search, cell)
+    return list({trial.identity: trial for trial in (*made, *grid.trials())}.values())
+
+
+def _run_quietly(trials: Sequence[Trial], plan: Placement, title: str) -> None:
+    for _ in run_trials(trials, plan):
+        pass
+
+
+def _facts_here() -> dict[str, str]:
+    import torch
+
+    from lastlayer.training.machine import describe_machine
+
+    machine = describe_machine(torch.device("cpu"))
+    return {"commit": str(machine["git"] or ""), "machine": str(machine["device"])}

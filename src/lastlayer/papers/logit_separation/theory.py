@@ -1,0 +1,107 @@
+"""Alignment with logit separation, computed: counter-examples, and a search for violations of the thresholds."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from lastlayer import losses, tasks
+from lastlayer.papers.engine.store import Record
+from lastlayer.theory import alignment
+
+ALIGNED = {
+    "self-norm": "self-norm",
+    "NCE": "nce",
+    "binary CE": "bce",
+    "batch CE": "batch-ce",
+    "batch max-margin": "batch-max-margin",
+}
+LARGEST_STEP = 1 << 18  # logits moved at once
+
+
+def counterexamples(exponents: Sequence[int]) -> list[Record]:
+    """Loss and gap of the two samples of section 3, for a loss of at most 10^-exponent; in float64."""
+    rows = []
+    for label, name in (("CE", "ce"), ("max-margin", "max-margin")):
+        for exponent in exponents:
+            found = alignment.counterexample(name, 10.0**-exponent)
+            loss = losses.create(name, 2, reduction="sum")(found.logits, found.target)
+            gap = tasks.logit_separation(found.logits, found.target).gap
+            values = {"computed.loss": float(loss), "computed.gap": float(gap)}
+            rows.append(Record({"loss": label, "epsilon": f"1e-{exponent}"}, 0, 0, values))
+    return rows
+
+
+def search_violations(sets: int, steps: int, shapes: Sequence[Sequence[int]]) -> list[Record]:
+    """Minimise each aligned loss over logit sets that violate separation, from many random starts.
+
+    Args:
+        sets: starts for each loss, shared evenly by the shapes.
+        steps: of Adam.
+        shapes: (classes, samples) of a set; of a batch for the losses that couple one.
+
+    Returns:
+        For each loss and shape how many of the sets ended below the threshold, and the least loss over the threshold.
+    """
+    rows = []
+    for label, name in ALIGNED.items():
+        for seed, (classes, samples) in enumerate(shapes):
+            limit = alignment.threshold(name, num_classes=classes, batch_size=samples)
+            assert isinstance(limit.infimum, float)  # uniform noise
+            excess = functools.partial(_excess, name, infimum=limit.infimum, couples=limit.couples)
+            least, below, count = math.inf, 0, sets // len(shapes)
+            size = max(1, LARGEST_STEP // (classes * samples))
+            for start in range(0, count, size):
+                reached = _minimise(excess, min(size, count - start), samples, classes, steps, 1000 * seed + start)
+                least = min(least, float(reached.min()))
+                below += int((reached < limit.value * (1 - 1e-9)).sum())
+            values = {
+                "computed.sets": float(count),
+                "computed.below": float(below),
+                "computed.ratio": least / limit.value,
+                "computed.threshold": limit.value,
+            }
+            rows.append(Record({"loss": label, "classes": str(classes), "samples": str(samples)}, 0, 0, values))
+    return rows
+
+
+def _excess(name: str, logits: Tensor, target: Tensor, *, infimum: float, couples: str) -> Tensor:
+    """Loss of each set above its infimum: (S, n, K) and (S, n) to (S,)."""
+    classes = logits.shape[2]
+    if couples == "batch":
+        of_batch: Tensor = torch.func.vmap(losses.create(name, classes))(logits, target)
+        return of_batch
+    each: Tensor = losses.create(name, classes, reduction="none")(logits.flatten(0, 1), target.flatten())
+    return each.view(target.shape).sum(1) - target.shape[1] * infimum
+
+
+def _minimise(
+    excess: Callable[[Tensor, Tensor], Tensor], sets: int, samples: int, classes: int, steps: int, seed: int
+) -> Tensor:
+    """The excess of each set after Adam, one false logit of each held at or above one true logit."""
+    generator = torch.Generator().manual_seed(seed)
+    target = torch.randint(classes, (sets, samples), generator=generator)
+    low, high = (torch.randint(samples, (sets,), generator=generator) for _ in range(2))
+    rows = torch.arange(sets)
+    false = (target[rows, high] + torch.randint(1, classes, (sets,), generator=generator)) % classes
+    spread = 3 * torch.rand(sets, 1, 1, generator=generator, dtype=torch.float64)
+    free = torch.randn(sets, samples, classes, generator=generator, dtype=torch.float64) * spread
+    free.requires_grad_()
+
+    def violating() -> Tensor:
+        true = free[rows, low, target[rows, low]]
+        at_least = true + (free[rows, high, false] - true).clamp(min=0)
+        return free.index_put((rows, high, false), at_least)
+
+    optimiser = torch.optim.Adam([free], lr=0.3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    for _ in range(steps):
+        (free.grad,) = torch.autograd.grad(excess(violating(), target).sum(), [free])
+        optimiser.step()
+        schedule.step()
+    with torch.no_grad():
+        return excess(violating(), target)

@@ -1,0 +1,119 @@
+"""Figures of paper 000 that are no line charts: Figure 1, and the dynamics of Figures 2 to 5 as an animation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lastlayer.papers.engine.store import Observations
+from lastlayer.papers.sln.theory import TOY_LOSSES, toy
+
+COLOURS = ("#1f77b4", "#d62728")
+FRAMES = 41
+
+
+def fig1(observations: Observations) -> Any:
+    """Test accuracy against the logit difference, a panel for each gamma and a colour for each network."""
+    from plotly.graph_objects import Scatter
+    from plotly.subplots import make_subplots
+
+    panels = {"0.5": "logit_difference_50", "0.7": "logit_difference", "1": "logit_difference_100"}
+    titles = [f"gamma {gamma}" for gamma in panels]
+    chart = make_subplots(1, len(panels), shared_yaxes=True, subplot_titles=titles)
+    names = observations.points("model")
+    for place, name in enumerate(names):
+        rows = [row for row in observations.final() if row.labels["model"] == name]
+        for column, measure in enumerate(panels.values(), 1):
+            trace = Scatter(
+                x=[row.values[f"test.{measure}"] for row in rows],
+                y=[100 * row.values["test.accuracy"] for row in rows],
+                mode="markers",
+                name=name,
+                legendgroup=name,
+                showlegend=column == 1,
+                marker={"color": f"hsl({360 * place // len(names)}, 60%, 45%)"},
+            )
+            chart.add_trace(trace, 1, column)
+    chart.update_xaxes(title="logit difference, mean over test samples", col=2)  # one for all: three overlap
+    chart.update_yaxes(title="test accuracy, %", col=1)
+    chart.update_layout(title="sln.fig1: accuracy against the normalised logit difference", template="plotly_white")
+    return chart
+
+
+def dynamics(observations: Observations) -> Any:
+    """The points of seed 0 moving under the three losses with fixed weights, at the largest tau and for all steps run.
+
+    It opens at the end, which is what a still picture of it shows; play starts it from the beginning. Positions are
+    computed again: observations hold numbers, not clouds. The dashed line is f1 = f2, the dotted one f1 + f2 = 0; they
+    cross at the centre x*.
+    """
+    from plotly.graph_objects import Frame, Layout, Scatter
+    from plotly.subplots import make_subplots
+
+    taus = [float(tau) for tau in observations.points("tau") if tau != "-"]
+    steps = max(row.epoch for row in observations.rows)
+    paths = [
+        toy(loss, max(taus), [0], trained=False, points=100, steps=steps, snapshots=FRAMES)[0] for loss in TOY_LOSSES
+    ]
+    reach = max(float(path.points.abs().max()) for path in paths) * 1.05
+
+    def clouds(moment: int) -> list[Any]:
+        return [
+            Scatter(
+                x=path.points[moment, path.target == label, 0].tolist(),
+                y=path.points[moment, path.target == label, 1].tolist(),
+                mode="markers",
+                marker={"color": COLOURS[label], "size": 5},
+                name=f"class {label + 1}",
+                showlegend=path is paths[0],
+            )
+            for path in paths
+            for label in (0, 1)
+        ]
+
+    chart = make_subplots(1, len(paths), subplot_titles=TOY_LOSSES)
+    for place, trace in enumerate(clouds(FRAMES - 1)):
+        chart.add_trace(trace, 1, place // 2 + 1)
+    for column, path in enumerate(paths, 1):
+        for sign, dash in ((-1.0, "dash"), (1.0, "dot")):
+            normal = path.weight[0, 0] + sign * path.weight[0, 1]  # of the line f1 = f2, or f1 + f2 = 0
+            along = (reach / float(normal.norm())) * normal
+            x, y = float(along[1]), -float(along[0])
+            line = Scatter(
+                x=[-x, x], y=[-y, y], mode="lines", line={"dash": dash, "color": "#999", "width": 1}, showlegend=False
+            )
+            chart.add_trace(line, 1, column)
+    places = list(range(2 * len(paths)))
+    moments = [str(int(step)) for step in paths[0].steps]
+    chart.frames = [Frame(data=clouds(t), traces=places, name=name) for t, name in enumerate(moments)]
+    chart.update_xaxes(range=[-reach, reach])
+    chart.update_yaxes(range=[-reach, reach], scaleanchor="x")
+    chart.update_layout(_controls(moments, Layout(title="sln.dynamics: free points under CE, LN and SLN")))
+    return chart
+
+
+def _controls(moments: Sequence[str], layout: Any) -> Any:
+    at_once = {"mode": "immediate", "frame": {"duration": 0, "redraw": False}, "transition": {"duration": 0}}
+    layout.update(
+        template="plotly_white",
+        updatemenus=[
+            {
+                "type": "buttons",
+                "buttons": [
+                    {
+                        "label": "play",
+                        "method": "animate",
+                        "args": [None, {"frame": {"duration": 120}, "fromcurrent": False}],
+                    }
+                ],
+            }
+        ],
+        sliders=[
+            {
+                "active": len(moments) - 1,
+                "currentvalue": {"prefix": "step "},
+                "steps": [{"label": name, "method": "animate", "args": [[name], at_once]} for name in moments],
+            }
+        ],
+    )
+    return layout
