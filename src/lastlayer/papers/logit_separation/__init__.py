@@ -11,11 +11,9 @@ from lastlayer.papers.engine.claims import check
 from lastlayer.papers.engine.finished import Done, on_training_samples
 from lastlayer.papers.engine.store import Observations, Record
 from lastlayer.papers.engine.verdicts import Verdict, above, exact, paired, redrawn, welch
-from lastlayer.papers.logit_separation.theory import ALIGNED
+from lastlayer.papers.logit_separation.theory import ALIGNED, NAMES, NOT_ALIGNED
 from lastlayer.runners import Placement
 
-NOT_ALIGNED = ("CE", "max-margin")
-BOTH = (*NOT_ALIGNED, *ALIGNED)
 ALL_LOGITS = "CE with all logits"
 MEASURES = ("auprc", "precision_at_90", "precision_at_99")
 DATASETS = ("MNIST", "CIFAR-10")
@@ -58,7 +56,7 @@ def aligned(computed: Observations) -> Verdict:
 @check("002-03", "logit_separation.table1")
 def better_on_mnist(table: Observations) -> Iterator[Verdict]:
     """All fifteen cells beat the better of the two losses that are not aligned. The hardest measure has intervals."""
-    groups = [_of(table, "MNIST", loss, measure) for measure in MEASURES for loss in BOTH]
+    groups = [_of(table, "MNIST", loss, measure) for measure in MEASURES for loss in NAMES]
     cells = len(ALIGNED) * len(MEASURES)
     found = _better_cells([_mean(group) for group in groups])
     yield redrawn(lambda means: _better_cells(means) == cells, groups, f"{found} of {cells} cells better on MNIST")
@@ -72,7 +70,7 @@ def better_on_mnist(table: Observations) -> Iterator[Verdict]:
 @check("002-04", "logit_separation.table1")
 def improvement(table: Observations) -> Verdict:
     """At least 80 % of the relative improvements lie between 20 and 35 %."""
-    groups = [_of(table, dataset, loss, measure) for dataset in DATASETS for measure in MEASURES for loss in BOTH]
+    groups = [_of(table, dataset, loss, measure) for dataset in DATASETS for measure in MEASURES for loss in NAMES]
     means = [_mean(group) for group in groups]
     inside, over = _gains_within(means, 0.2, 0.35), _gains_within(means, 0.2, 1.0)
     total = len(DATASETS) * len(MEASURES) * len(ALIGNED)
@@ -144,13 +142,13 @@ def _mean(values: Mapping[int, float]) -> float:
     return sum(values.values()) / len(values)
 
 
-# The following take the means of each loss of BOTH, for one cell (data set and measure) after the other.
+# The following take the means of each loss of NAMES, for one cell (data set and measure) after the other.
 
 
 def _cells(means: Sequence[float]) -> Iterator[tuple[Sequence[float], Sequence[float]]]:
     """The means of the losses that are not aligned, and of those that are, by cell."""
-    for first in range(0, len(means), len(BOTH)):
-        cell = means[first : first + len(BOTH)]
+    for first in range(0, len(means), len(NAMES)):
+        cell = means[first : first + len(NAMES)]
         yield cell[: len(NOT_ALIGNED)], cell[len(NOT_ALIGNED) :]
 
 

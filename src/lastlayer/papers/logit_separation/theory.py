@@ -10,23 +10,25 @@ import torch
 from torch import Tensor
 
 from lastlayer import losses, tasks
+from lastlayer.papers.engine.artifact import artifact
 from lastlayer.papers.engine.store import Record
 from lastlayer.theory import alignment
 
-ALIGNED = {
-    "self-norm": "self-norm",
-    "NCE": "nce",
-    "binary CE": "bce",
-    "batch CE": "batch-ce",
-    "batch max-margin": "batch-max-margin",
+# The losses of Table 1 by label. Its eighth line, with columns of its own, reads all logits of the runs of another loss.
+NAMES = {
+    label: point["loss.name"]
+    for label, point in artifact("logit_separation.table1").axes["loss"].items()
+    if "columns" not in point
 }
+ALIGNED = {label: name for label, name in NAMES.items() if losses.create(name, 2).aligned}
+NOT_ALIGNED = {label: name for label, name in NAMES.items() if label not in ALIGNED}
 LARGEST_STEP = 1 << 18  # logits moved at once
 
 
 def counterexamples(exponents: Sequence[int]) -> list[Record]:
     """Loss and gap of the two samples of section 3, for a loss of at most 10^-exponent; in float64."""
     rows = []
-    for label, name in (("CE", "ce"), ("max-margin", "max-margin")):
+    for label, name in NOT_ALIGNED.items():
         for exponent in exponents:
             found = alignment.counterexample(name, 10.0**-exponent)
             loss = losses.create(name, 2, reduction="sum")(found.logits, found.target)

@@ -30,18 +30,18 @@ class LogLoss(nn.Module):
     for ten classes), so that its bias there could not be found to six digits; its logarithm is not.
     """
 
-    def __init__(self, loss: str) -> None:
+    def __init__(self, *, binary: bool) -> None:
         super().__init__()
-        self.loss = loss
+        self.binary = binary
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """The logarithm for logits (..., N, K) and labels (N,)."""
         label = F.one_hot(target, logits.shape[-1]).bool()  # (N, K)
-        if self.loss == "ce":
+        if self.binary:
+            terms = torch.where(label, -logits, logits).flatten(-2)  # (..., N K)
+        else:
             true = (logits * label).sum(-1, keepdim=True)
             terms = (logits - true).masked_fill(label, -math.inf).logsumexp(-1)  # (..., N)
-        else:
-            terms = torch.where(label, -logits, logits).flatten(-2)  # (..., N K)
         return log_softplus(terms).logsumexp(-1) - math.log(len(target))
 
 
@@ -59,10 +59,10 @@ def sphere_minima(classes: Sequence[int], scales: Sequence[float], starts: int) 
         (BCE), and the largest relative change of the loss under a common shift of the biases.
     """
     rows = []
-    for loss, name in LOSSES.items():
+    for loss in LOSSES:
         for K in classes:
             for scale in scales:
-                model = UnconstrainedFeatures(K, 2, K, LogLoss(name), normalized=True, scale=scale)
+                model = UnconstrainedFeatures(K, 2, K, LogLoss(binary=loss == "BCE"), normalized=True, scale=scale)
                 found = model.solve(starts=starts, curvature=False)
                 binary = normalized_binary_cross_entropy(K, scale)
                 closed = normalized_cross_entropy(K, scale) if loss == "CE" else binary.loss
