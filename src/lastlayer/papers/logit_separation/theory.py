@@ -14,7 +14,7 @@ from lastlayer.papers.engine.artifact import artifact
 from lastlayer.papers.engine.store import Record
 from lastlayer.theory import alignment
 
-# The losses of Table 1 by label. Its eighth line, with columns of its own, reads all logits of the runs of another loss.
+# The losses of Table 1 by label. Its eighth line has columns of its own and shares the runs of another loss.
 NAMES = {
     label: point["loss.name"]
     for label, point in artifact("logit_separation.table1").axes["loss"].items()
