@@ -36,7 +36,7 @@ from torch import Tensor
 
 from common import describe_machine
 from lastlayer import data
-from lastlayer.runners import Placement, protocol, run_trials
+from lastlayer.runners import Placement, run_trials
 from lastlayer.training import Augmentation, DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial, load_data
 from lastlayer.training.loop import finish_fit, fit
 from lastlayer.training.steps import Training
@@ -124,11 +124,11 @@ def packed(trial: Trial, size: int, steps: int) -> float:
         ).resolved()
         for i in range(size)
     ]
-    protocol.REPORT_SECONDS = 0.0  # every step is told, so that what is done when the clock starts is known
     with tempfile.TemporaryDirectory() as folder:
         reached: dict[int, int] = {}
         started = None
-        for event in run_trials(trials, Placement(Path(folder), "cuda", pack=size)):
+        # every step is told, so that what is done when the clock starts is known
+        for event in run_trials(trials, Placement(Path(folder), "cuda", pack=size, report_seconds=0.0)):
             if event.kind == "failed":
                 raise RuntimeError(event.message)
             if event.progress is not None:

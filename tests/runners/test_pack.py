@@ -2,7 +2,6 @@
 
 import dataclasses
 import weakref
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lastlayer import data
-from lastlayer.runners import Event, Placement, graph, pack
-from lastlayer.runners.pack import run_packed
+from lastlayer.runners import Event, Placement, Work, graph, pack, run_trials
 from lastlayer.runs import RunFolder
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial, load_data
 from lastlayer.training.loop import finish_fit, fit
@@ -38,21 +36,26 @@ def varied() -> list[Trial]:
     return [trial.resolved() for trial in trials]
 
 
-def run(trials: list[Trial], plan: Placement) -> list[Event]:
-    return list(run_packed(trials, deque(range(len(trials))), plan, torch.device("cpu")))
+def placed(root: Path, **options: Any) -> Placement:
+    """A pack on the CPU."""
+    return Placement(root, "cpu", runner="pack", **options)
+
+
+def run(trials: list[Trial], placement: Placement) -> list[Event]:
+    return list(run_trials(trials, placement))
 
 
 def ends(events: list[Event]) -> dict[int, str]:
     return {event.index: event.kind for event in events if event.kind in ("done", "failed")}
 
 
-def measured(plan: Placement, trial: Trial) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = plan.folder(trial).result()["measures"]
+def measured(placement: Placement, trial: Trial) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = placement.folder(trial).result()["measures"]
     return found
 
 
 def same_weights(one: Placement, other: Placement, trial: Trial) -> bool:
-    ours, theirs = (plan.folder(trial).tensors("weights") for plan in (one, other))
+    ours, theirs = (placement.folder(trial).tensors("weights") for placement in (one, other))
     return all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
@@ -62,7 +65,7 @@ def same(one: Placement, other: Placement, trial: Trial) -> bool:
 
 def test_a_trial_alone_or_packed_gives_the_same_bits(tmp_path: Path) -> None:
     trials = varied()
-    packed, alone = Placement(tmp_path / "packed", pack=16), Placement(tmp_path / "alone", pack=1)
+    packed, alone = placed(tmp_path / "packed", pack=16), placed(tmp_path / "alone", pack=1)
     assert set(ends(run(trials, packed)).values()) == {"done"}
     assert set(ends(run(trials, alone)).values()) == {"done"}
     assert all(same(packed, alone, trial) for trial in trials)
@@ -110,18 +113,16 @@ def own_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("own_losses")
-def test_losses_of_ones_own_draw_and_remember_for_their_trial_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lastlayer.runners.protocol.REPORT_SECONDS", 0.0)
+def test_losses_of_ones_own_draw_and_remember_for_their_trial_alone(tmp_path: Path) -> None:
     names = ("losses_in_a_pack.Noisy", "losses_in_a_pack.Averaged")
     trials = [dataclasses.replace(TRIAL, loss=LossChoice(name), seed=s).resolved() for name in names for s in (0, 1)]
     packed, alone, cut = (
-        Placement(tmp_path / name, pack=size) for name, size in (("packed", 4), ("alone", 1), ("cut", 4))
+        placed(tmp_path / name, pack=size, report_seconds=0.0)
+        for name, size in (("packed", 4), ("alone", 1), ("cut", 4))
     )
     run(trials, packed)
     run(trials, alone)
-    events: Any = run_packed(trials, deque(range(4)), cut, torch.device("cpu"))
+    events: Any = run_trials(trials, cut)
     while next(events).progress is None or any(cut.folder(t).load_checkpoint() is None for t in trials):
         pass
     for event in events:
@@ -137,18 +138,18 @@ def test_losses_of_ones_own_draw_and_remember_for_their_trial_alone(
 
 def test_packed_trials_learn_what_plain_ones_do(tmp_path: Path) -> None:
     trials = varied()[:3]
-    plan = Placement(tmp_path)
-    run(trials, plan)
+    placement = placed(tmp_path)
+    run(trials, placement)
     for trial in trials:
         plain = finish_fit(fit(trial))["history"][-1]
-        packed = plan.folder(trial).result()["history"][-1]
+        packed = placement.folder(trial).result()["history"][-1]
         assert packed["loss"] == pytest.approx(plain["loss"], rel=1e-5)
 
 
 def test_a_trial_that_fails_leaves_its_companions_as_they_are(tmp_path: Path) -> None:
     good = varied()[:2]
     bad = dataclasses.replace(TRIAL, loss=LossChoice("mse"), optimiser=Optimiser(lr=1e6, weight_decay=0.0)).resolved()
-    packed, alone = Placement(tmp_path / "packed", pack=4), Placement(tmp_path / "alone", pack=1)
+    packed, alone = placed(tmp_path / "packed", pack=4), placed(tmp_path / "alone", pack=1)
     events = run([good[0], bad, good[1]], packed)
     assert ends(events) == {0: "done", 1: "failed", 2: "done"}
     assert "not finite" in packed.folder(bad).failure()["error"]
@@ -168,16 +169,16 @@ def test_an_error_within_a_step_is_written_down_and_the_others_go_on(
 
     monkeypatch.setattr(pack, "accelerate", broken)
     trials = varied()[:2]
-    plan = Placement(tmp_path)
-    assert ends(run(trials, plan)) == {0: "done", 1: "failed"}
-    assert "the device is gone" in plan.folder(trials[1]).failure()["error"]
+    placement = placed(tmp_path)
+    assert ends(run(trials, placement)) == {0: "done", 1: "failed"}
+    assert "the device is gone" in placement.folder(trials[1]).failure()["error"]
 
 
 def test_trials_start_in_order_and_the_pack_is_never_larger_than_asked(tmp_path: Path) -> None:
     trials = [dataclasses.replace(TRIAL, seed=seed).resolved() for seed in range(12)]
     running: set[int] = set()
     most, begun = 0, []
-    for event in run_packed(trials, deque(range(12)), Placement(tmp_path, pack=10), torch.device("cpu")):
+    for event in run_trials(trials, placed(tmp_path, pack=10)):
         if event.kind == "start":
             running.add(event.index)
             begun.append((event.index, len(running)))
@@ -188,33 +189,11 @@ def test_trials_start_in_order_and_the_pack_is_never_larger_than_asked(tmp_path:
     assert [index for index, _ in begun] == list(range(12))
 
 
-def test_data_is_read_once_for_all_and_trouble_with_it_fails_its_trial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[str] = []
-
-    def counting(choice: DataChoice, root: Path | None = None) -> data.Dataset:
-        read.append(choice.name)
-        if choice.name == "wine":
-            raise OSError("no disk")
-        return data.subset(data.load(choice.name), 128)
-
-    monkeypatch.setattr(pack, "load_data", counting)
-    monkeypatch.setattr("lastlayer.training.loop.load_data", counting)
-    trials = [dataclasses.replace(TRIAL, seed=seed).resolved() for seed in range(3)]
-    trials.append(dataclasses.replace(TRIAL, data=DataChoice("wine")).resolved())
-    assert ends(run(trials, Placement(tmp_path, pack=1))) == {0: "done", 1: "done", 2: "done", 3: "failed"}
-    assert read.count("digits") == 1
-
-
-def test_closing_a_pack_leaves_runs_that_go_on_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lastlayer.runners.protocol.REPORT_SECONDS", 0.0)
+def test_closing_a_pack_leaves_runs_that_go_on_to_the_same_bits(tmp_path: Path) -> None:
     trials = varied()[:2]
-    whole, cut = Placement(tmp_path / "whole"), Placement(tmp_path / "cut")
+    whole, cut = placed(tmp_path / "whole"), placed(tmp_path / "cut", report_seconds=0.0)
     run(trials, whole)
-    events: Any = run_packed(trials, deque(range(2)), cut, torch.device("cpu"))
+    events: Any = run_trials(trials, cut)
     for event in events:
         if event.kind == "progress" and event.progress.epoch == 1:
             break
@@ -371,7 +350,7 @@ def test_a_lane_waits_for_the_stream_on_which_its_data_was_moved(
 
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"the stream of {device}")
     stream = Stream()
-    pack._Lane(0, TRIAL.resolved(), Placement(tmp_path), torch.device("cuda"), stream, None)
+    pack.Lane(Work([TRIAL.resolved()], (0,), placed(tmp_path), torch.device("cuda")), 0, stream, None)
     assert stream.awaited == "the stream of cuda"
 
 
@@ -404,7 +383,7 @@ def card_of_a_hundred(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakKeyDiction
 @pytest.mark.usefixtures("card_of_a_hundred")
 def test_a_trial_for_which_there_is_no_memory_beside_others_waits_for_them(tmp_path: Path) -> None:
     trials = [dataclasses.replace(TRIAL, seed=seed).resolved() for seed in (5, 40, 41, 42, 70, 101, 6)]
-    packed, alone = Placement(tmp_path / "packed"), Placement(tmp_path / "alone", pack=1)
+    packed, alone = placed(tmp_path / "packed"), placed(tmp_path / "alone", pack=1)
     with pytest.warns(UserWarning, match=r"mlp with ce, seed 42, finds no memory beside the others"):
         events = run(trials, packed)
     assert ends(events) == {**dict.fromkeys(range(7), "done"), 5: "failed"}  # that would not fit alone
@@ -429,8 +408,8 @@ def test_memory_that_others_hold_takes_nothing_from_a_step(monkeypatch: pytest.M
 def test_on_a_gpu_a_trial_alone_or_packed_gives_the_same_bits(tmp_path: Path) -> None:
     trials = [*varied()[:4], varied()[9]]
     packed, alone = Placement(tmp_path / "packed", "cuda"), Placement(tmp_path / "alone", "cuda", pack=1)
-    for plan in (packed, alone):
-        assert set(ends(list(run_packed(trials, deque(range(5)), plan, torch.device("cuda")))).values()) == {"done"}
+    for placement in (packed, alone):
+        assert set(ends(run(trials, placement)).values()) == {"done"}
     for trial in trials:
         assert same_weights(packed, alone, trial), trial.loss.name
         for part, values in measured(packed, trial).items():  # sums over samples in no fixed order
@@ -455,8 +434,8 @@ def test_what_ended_trials_left_is_given_back_where_too_little_is_free(
     calls: list[int] = []
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 80))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append(1))
-    pack._make_room(torch.device("cuda"), 10)
-    pack._make_room(torch.device("cpu"), 1 << 60)
+    pack.make_room(torch.device("cuda"), 10)
+    pack.make_room(torch.device("cpu"), 1 << 60)
     assert len(calls) == emptied
 
 
@@ -469,5 +448,5 @@ def test_memory_that_cannot_be_given_back_stops_no_trial(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 80))
     monkeypatch.setattr(torch.cuda, "empty_cache", refuse)
-    pack._make_room(torch.device("cuda"), 10)
+    pack.make_room(torch.device("cuda"), 10)
     assert asked == [1]

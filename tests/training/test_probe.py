@@ -194,13 +194,12 @@ def test_the_head_finds_the_optimum_of_logistic_regression(files, tmp_path):
     assert loaded.result["data"]["checksums"] == dict(dataset.checksums)
 
 
-def test_a_cut_probe_resumes_to_the_same_bits(files, tmp_path, monkeypatch):
-    monkeypatch.setattr("lastlayer.runners.protocol.REPORT_SECONDS", 0.0)
+def test_a_cut_probe_resumes_to_the_same_bits(files, tmp_path):
     dataset = load_features(*files)
     base = probe_trial(dataset, *files).with_settings({"schedule.epochs": 4})
     (trial,) = make_trials(base, "sln", 1, [])
     train([trial], tmp_path / "whole", dataset)
-    cut = run_trials([trial], Placement(tmp_path / "cut", "cpu"), dataset)
+    cut = run_trials([trial], Placement(tmp_path / "cut", "cpu", report_seconds=0.0), dataset)
     folder = RunFolder(tmp_path / "cut" / trial.identity)
     for _ in cut:
         if len(folder.metrics()) == 3:

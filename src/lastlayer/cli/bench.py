@@ -82,7 +82,7 @@ def bench(
 
     from lastlayer.cli._bench_steps import Inputs
     from lastlayer.cli.doctor import advice_on_threads, threads_here
-    from lastlayer.runners.processes import resolve_device
+    from lastlayer.runners import resolve_device
     from lastlayer.training.machine import machine_in_words
 
     device = resolve_device(device)

@@ -1,6 +1,5 @@
-"""Where many trials run."""
+"""Where many trials run: in worker processes, as a pack on one GPU, or each over several devices."""
 
-from lastlayer.runners.processes import run_trials
-from lastlayer.runners.protocol import Event, Placement
+from lastlayer.runners.protocol import Event, Placement, Runner, Work, register, resolve_device, run_trials
 
-__all__ = ["Event", "Placement", "run_trials"]
+__all__ = ["Event", "Placement", "Runner", "Work", "register", "resolve_device", "run_trials"]

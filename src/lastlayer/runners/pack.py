@@ -1,10 +1,12 @@
-"""Many trials on one GPU at once: each captured as a CUDA graph, each on a stream of its own.
+"""Many trials on one GPU at once: each is captured as a CUDA graph and has a stream of its own.
 
-A small network leaves most of a large GPU idle, and launching its kernels one by one costs more than running them.
-Here a whole step, from drawing the batch to updating the parameters, is compiled, captured once and replayed; the
-trials of a pack take turns, a replay each, and the device overlaps them. The host does nothing a step but start
-replays, and never more of them than a few steps ahead, so that what a trial does between epochs (measuring,
-checkpoints) starts at once while the others go on.
+A small network leaves most of a large GPU idle, and launching its kernels one by one costs more than running them. Here
+a whole step, from drawing the batch to updating the parameters, is compiled and captured once, and then replayed. The
+trials of a pack take turns, one replay each, and the device overlaps them. In each step the CPU only starts replays. It
+stays at most a few steps ahead of the GPU, so that what a trial does between epochs, such as measuring, starts at once
+while the others go on.
+
+Tests: tests/runners/test_pack.py.
 """
 
 from __future__ import annotations
@@ -15,37 +17,37 @@ import gc
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from lastlayer.data import Dataset
 from lastlayer.runners.graph import accelerate
-from lastlayer.runners.protocol import Event, Placement, Reporter
-from lastlayer.training import load_data, streaming
-from lastlayer.training.loop import fit
-from lastlayer.training.trial import DataChoice, Trial
+from lastlayer.runners.protocol import Event, Reporter, Work, register
+from lastlayer.runners.shared_data import SharedData
+from lastlayer.training import fit, streaming
+from lastlayer.training.steps import Training
 
 LARGEST_PACK = 8  # more streams no longer overlap
-MEMORY_SHARE = 0.8  # of the free memory that a pack may plan to take
-STEPS_AHEAD = 32  # most steps that the host may be ahead of the device
+MEMORY_SHARE = 0.8  # of the free memory, that a pack may plan to take
+STEPS_AHEAD = 32  # most steps that the CPU may be ahead of the device
 IDLE_SECONDS = 1e-4
 
 
-def run_packed(
-    trials: Sequence[Trial], pending: deque[int], plan: Placement, device: torch.device, dataset: Dataset | None = None
-) -> Iterator[Event]:
-    """Run the pending trials, as many at a time as the pack holds, each on its own stream.
+@register("pack")
+def run_packed(work: Work) -> Iterator[Event]:
+    """Run the trials, as many at a time as the pack holds, each on its own stream.
 
-    The result of a trial does not depend on its companions: it has its own generator, its own buffers, the kernels it
-    would have alone, and its steps come in their own order. One for which there is no memory beside them waits until
-    one of them has ended, and goes on then.
+    The result of a trial does not depend on the others: it has its own generator and buffers, the kernels that it would
+    have alone, and its steps run in their own order. If a trial runs out of memory while others run, it waits until one
+    of them finishes, and then goes on.
     """
-    shared = _SharedData(plan, device, dataset)
-    lanes: list[_Lane] = []
-    streams: list[Any] = []  # that no lane uses, kept for the next: memory set aside for a stream serves no other
-    size = plan.pack
+    pending, device = deque(work.waiting), work.device
+    data = SharedData(work.placement.data_root, work.data.given, functools.partial(_move, device=device))
+    lanes: list[Lane] = []
+    streams: list[Any] = []  # that no lane uses; kept for the next one, because memory is set aside for each stream
+    size = work.placement.pack
     free = 0
     try:
         while pending or lanes:
@@ -53,20 +55,19 @@ def run_packed(
             if pending and len(lanes) < (size or 1):
                 index = pending.popleft()
                 yield Event(index, "start")
-                held = shared.load(trials[index].data)
-                free = free or _free_memory(device)  # beside the data, which trials share
-                _make_room(device, free // (size or LARGEST_PACK))
+                dataset = data.load(work.trials[index].data)
+                free = free or free_memory(device)  # beside the data, which trials share
+                make_room(device, free // (size or LARGEST_PACK))
                 stream = streams.pop() if streams else _new_stream(device)
-                lanes.append(_Lane(index, trials[index], plan, device, stream, held, alone=not lanes))
+                lanes.append(Lane(work, index, stream, dataset))
+            alone = len(lanes) == 1
             for lane in lanes:
-                yield from lane.turn()
+                yield from lane.turn(alone=alone)
             if size is None and any(lane.has_stepped for lane in lanes):
-                size = _pack_size(device, free)
+                size = pack_size(device, free)
             streams += [lane.stream for lane in lanes if lane.ended]
             crowded = [lane.index for lane in lanes if lane.crowded_out]
             lanes = [lane for lane in lanes if not lane.ended]
-            for lane in lanes:
-                lane.alone = len(lanes) == 1
             if crowded:
                 pending.extendleft(reversed(crowded))
                 size = max(1, len(lanes))
@@ -77,16 +78,23 @@ def run_packed(
             lane.steps.close()
 
 
-def _free_memory(device: torch.device) -> int:
+def _move(dataset: Dataset, device: torch.device) -> Dataset:
+    return dataset.to(device) if streaming.fits(dataset, device) else dataset
+
+
+def free_memory(device: torch.device) -> int:
+    """Free bytes of a GPU; 0 for a CPU, where they are not counted."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
 
 
-def _make_room(device: torch.device, wanted: int) -> None:
-    """Give back what ended trials have left, graphs above all, where less than is wanted is free: none can be while a
-    graph is captured. The device waits meanwhile, so not without need."""
-    if device.type == "cuda" and _free_memory(device) < wanted:
+def make_room(device: torch.device, wanted: int) -> None:
+    """If less memory is free than wanted, free what ended trials have left, above all their graphs.
+
+    It cannot be freed while a graph is captured. The device waits meanwhile, so this is not done without need.
+    """
+    if device.type == "cuda" and free_memory(device) < wanted:
         gc.collect()
-        with contextlib.suppress(RuntimeError):  # torch gives nothing back once a capture has failed; trials go on
+        with contextlib.suppress(RuntimeError):  # torch frees nothing once a capture has failed; trials go on
             torch.cuda.empty_cache()
 
 
@@ -94,76 +102,54 @@ def _new_stream(device: torch.device) -> Any:
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 
-def _pack_size(device: torch.device, free_before: int) -> int:
-    """How many trials like the one running fit, up to LARGEST_PACK."""
+def pack_size(device: torch.device, free_before: int) -> int:
+    """How many trials like the one that runs fit in the memory that was free before it, up to LARGEST_PACK."""
     if device.type != "cuda":
         return LARGEST_PACK
-    each = max(free_before - _free_memory(device), 1)
+    each = max(free_before - free_memory(device), 1)
     return max(1, min(LARGEST_PACK, int(MEMORY_SHARE * free_before / each)))
 
 
-class _SharedData:
-    """The data of the trials, loaded and moved to the device once as long as they train on the same."""
+class Lane:
+    """A trial on a stream of its own, which takes turns with others.
 
-    def __init__(self, plan: Placement, device: torch.device, given: Dataset | None) -> None:
-        self.plan, self.device = plan, device
-        self.last: tuple[DataChoice, Dataset] | None = None
-        self.given = None if given is None else self._moved(given)
+    Attributes:
+        has_stepped: whether a step has been run, so that the trial's memory is taken.
+        ended: whether it is done, has failed, or was crowded out.
+        crowded_out: whether it ended because the others hold the memory that it needs.
+    """
 
-    def load(self, choice: DataChoice) -> Dataset | None:
-        """The data, or None when it cannot be loaded: the trial will meet the reason again and write it down."""
-        if self.given is not None:
-            return self.given
-        if self.last is None or self.last[0] != choice:
-            self.last = None
-            try:
-                self.last = (choice, self._moved(load_data(choice, self.plan.data_root)))
-            except Exception:
-                return None
-        return self.last[1]
-
-    def _moved(self, dataset: Dataset) -> Dataset:
-        return dataset.to(self.device) if streaming.fits(dataset, self.device) else dataset
-
-
-class _Lane:
-    """A trial on a stream of its own."""
-
-    def __init__(
-        self,
-        index: int,
-        trial: Trial,
-        plan: Placement,
-        device: torch.device,
-        stream: Any,
-        dataset: Dataset | None,
-        *,
-        alone: bool = True,
-    ) -> None:
-        self.index, self.trial, self.folder = index, trial, plan.folder(trial)
-        self.alone = alone
-        self.report = Reporter(index)
-        self.stream = stream
+    def __init__(self, work: Work, index: int, stream: Any, dataset: Dataset | None) -> None:
+        self.index, self.stream = index, stream
+        self.has_stepped = self.ended = self.crowded_out = False
+        self._trial, self._folder = work.trials[index], work.folder(index)
+        self._report = Reporter(index, work.placement.report_seconds)
+        self._unfinished: deque[Any] = deque()  # a CUDA event per turn that the device may not have done
+        self._alone = True
         if stream is not None:
-            stream.wait_stream(torch.cuda.current_stream(device))  # the data was moved there
+            stream.wait_stream(torch.cuda.current_stream(work.device))  # on which the data was moved
         self.steps = fit(
-            trial,
-            self.folder,
-            device=device,
-            data_root=plan.data_root,
+            self._trial,
+            self._folder,
+            device=work.device,
+            data_root=work.placement.data_root,
             dataset=dataset,
-            tensorboard=plan.tensorboard,
-            prepare=functools.partial(accelerate, alone=alone),
+            tensorboard=work.placement.tensorboard,
+            prepare=self._prepare,
         )
-        self.unfinished: deque[Any] = deque()  # an event after each turn that the device may not have done
-        self.has_stepped = False
-        self.ended = False
-        self.crowded_out = False  # ended for want of memory that others hold
 
-    def turn(self) -> Iterator[Event]:
-        """Go on to the next pause, unless the device still has enough to do."""
+    def _prepare(self, training: Training) -> None:
+        accelerate(training, alone=self._alone)
+
+    def turn(self, *, alone: bool) -> Iterator[Event]:
+        """Go on to the next pause, unless the device still has enough to do.
+
+        Args:
+            alone: whether no other trial runs, so that memory that is lacking will not come free.
+        """
         if self.is_ahead():
             return
+        self._alone = alone
         try:
             with contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
                 progress = next(self.steps)
@@ -172,11 +158,11 @@ class _Lane:
             yield Event(self.index, "done")
         except Exception as error:  # the others go on; the run folder has the reason
             self.ended = True
-            if isinstance(error, torch.OutOfMemoryError) and not self.alone:
+            if isinstance(error, torch.OutOfMemoryError) and not alone:
                 self.crowded_out = True
-                self.folder.forget_failure()
+                self._folder.forget_failure()
                 warnings.warn(
-                    f"{self.trial.model.name} with {self.trial.loss.name}, seed {self.trial.seed}, finds no memory "
+                    f"{self._trial.model.name} with {self._trial.loss.name}, seed {self._trial.seed}, finds no memory "
                     "beside the others: it goes on when one of them has ended; --pack sets how many run at a time",
                     stacklevel=2,
                 )
@@ -187,11 +173,11 @@ class _Lane:
             if self.stream is not None:
                 done = torch.cuda.Event()  # type: ignore[no-untyped-call]
                 done.record(self.stream)
-                self.unfinished.append(done)
-            yield from self.report(progress)
+                self._unfinished.append(done)
+            yield from self._report(progress)
 
     def is_ahead(self) -> bool:
-        """Whether the device has as many turns to do as the host may be ahead."""
-        while self.unfinished and self.unfinished[0].query():
-            self.unfinished.popleft()
-        return len(self.unfinished) >= STEPS_AHEAD
+        """Whether the device has as many turns to do as the CPU may be ahead."""
+        while self._unfinished and self._unfinished[0].query():
+            self._unfinished.popleft()
+        return len(self._unfinished) >= STEPS_AHEAD

@@ -1,18 +1,52 @@
-"""What runners take and tell: plans and events."""
+"""What a runner is: a function that runs the trials of some `Work` and tells what happens to them, as `Event`s.
+
+To add a runner, write such a function in a file of its own and register it under a name. A file in this folder is found
+by itself. A function elsewhere is named by its path, as in `Placement(runner="my_module:my_runner")`.
+
+    >>> from collections.abc import Iterator
+    >>> from lastlayer.runners import Event, Work, register
+    >>> @register("one-by-one")
+    ... def one_by_one(work: Work) -> Iterator[Event]:
+    ...     '''Runs the trials one after another in this process, the newest first.'''
+    ...     for index in reversed(work.waiting):
+    ...         yield from work.run(index)
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from lastlayer.runners import Placement, run_trials
+    >>> from lastlayer.training import DataChoice, Schedule, Trial
+    >>> trials = [Trial(DataChoice("iris"), schedule=Schedule(epochs=1), seed=seed).resolved() for seed in (0, 1)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     events = list(run_trials(trials, Placement(Path(folder), "cpu", runner="one-by-one")))
+    >>> [(event.index, event.kind) for event in events if event.kind != "progress"]
+    [(1, 'start'), (1, 'done'), (0, 'start'), (0, 'done')]
+
+What is expected of a runner:
+- For each trial in `work.waiting` it yields "start", any number of "progress", and at last "done" or "failed".
+- A trial that fails stops no other one. Only what keeps all trials from running is raised, when the function is called.
+- All else is in the run folders. A runner that trains elsewhere, such as on a cluster, calls `lastlayer.training.fit`
+  there with `work.folder(index)`, and yields `work.outcome(index)` when it has ended.
+- When its iterator is closed, it stops what runs. The trials then go on from their last checkpoints.
+
+Tests: tests/runners/test_protocol.py.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from lastlayer.runs import RunFolder
-from lastlayer.training.steps import Progress
-from lastlayer.training.trial import Trial
+import torch
 
-REPORT_SECONDS = 0.2
+from lastlayer._core.registry import Registry, find, import_all, split_path
+from lastlayer.data import Dataset, reading_once
+from lastlayer.runners.shared_data import SharedData
+from lastlayer.runs import RunFolder
+from lastlayer.training import Progress, Trial, fit
 
 
 @dataclass(frozen=True)
@@ -32,12 +66,14 @@ class Placement:
     Attributes:
         root: folder of the run folders, each named by its trial's identity.
         device: "cpu", "cuda", "cuda:1", ..., or "auto" for the GPU if there is one.
-        workers: processes on the CPU; None takes one a core. Each has its share of the threads.
-        pack: trials at a time on a GPU; None takes what fits, up to eight.
-        devices: devices each trial spans; more than one needs Lightning Fabric.
+        workers: processes on the CPU; None takes one per core. They share the cores' threads evenly.
+        pack: trials at a time on a GPU; None takes as many as fit, up to eight.
+        devices: devices that each trial spans; more than one needs Lightning Fabric.
         data_root: where data sets lie.
         retry_failed: run failed trials again; otherwise they stay failed.
         tensorboard: folder for TensorBoard logs.
+        runner: name or path of the runner; None takes the one that suits the device.
+        report_seconds: least time between two progress events of a trial.
     """
 
     root: Path
@@ -48,21 +84,165 @@ class Placement:
     data_root: Path | None = None
     retry_failed: bool = False
     tensorboard: Path | None = None
+    runner: str | None = None
+    report_seconds: float = 0.2
 
     def folder(self, trial: Trial) -> RunFolder:
         """The run folder of a resolved trial."""
         return RunFolder(self.root / trial.identity)
 
 
-class Reporter:
-    """Progress of one trial as events: a few a second at most, and whenever it begins or ends to measure."""
+@dataclass(frozen=True)
+class Work:
+    """What a runner is given.
 
-    def __init__(self, index: int) -> None:
-        self.index = index
+    Attributes:
+        trials: resolved, those that need not run among them.
+        waiting: which of them to run, by their index, in this order.
+        placement: where and how.
+        device: the placement's, found on this machine.
+        data: reads the trials' data sets, each of them once.
+    """
+
+    trials: Sequence[Trial]
+    waiting: tuple[int, ...]
+    placement: Placement
+    device: torch.device
+    data: SharedData = field(default_factory=SharedData)
+
+    def folder(self, index: int) -> RunFolder:
+        """The run folder of a trial."""
+        return self.placement.folder(self.trials[index])
+
+    def run(self, index: int) -> Iterator[Event]:
+        """Run one trial in this process, from its start to its end."""
+        yield Event(index, "start")
+        trial, report = self.trials[index], Reporter(index, self.placement.report_seconds)
+        try:
+            for progress in fit(
+                trial,
+                self.folder(index),
+                device=self.device,
+                data_root=self.placement.data_root,
+                dataset=self.data.load(trial.data),
+                tensorboard=self.placement.tensorboard,
+            ):
+                yield from report(progress)
+        except Exception as error:  # the others go on; the run folder has the reason
+            yield Event(index, "failed", message=f"{type(error).__name__}: {error}")
+        else:
+            yield Event(index, "done")
+
+    def outcome(self, index: int, otherwise: str = "it ended without a result") -> Event:
+        """The last event of a trial that ran in another process: done, or failed for the reason in its run folder.
+
+        Args:
+            index: of the trial.
+            otherwise: the reason if the folder has none.
+        """
+        folder = self.folder(index)
+        if folder.status == "done":
+            return Event(index, "done")
+        reason = str(folder.failure()["error"]) if folder.status == "failed" else otherwise
+        return Event(index, "failed", message=(reason.strip() or otherwise).splitlines()[-1].strip())
+
+
+Runner = Callable[[Work], Iterator[Event]]
+RUNNERS: Registry[Runner] = Registry("runner", "package.module:function")
+
+
+def register(name: str) -> Callable[[Runner], Runner]:
+    """Register a runner under a name."""
+
+    def registered(runner: Runner) -> Runner:
+        RUNNERS.add(name, runner)
+        return runner
+
+    return registered
+
+
+class Reporter:
+    """The progress of one trial as events: not too often, but always when it begins or ends to measure."""
+
+    def __init__(self, index: int, seconds: float) -> None:
+        self.index, self.seconds = index, seconds
         self._shown = 0.0
         self._measuring: bool | None = None
 
     def __call__(self, progress: Progress) -> Iterator[Event]:
-        if progress.measuring != self._measuring or time.monotonic() - self._shown > REPORT_SECONDS:
+        if progress.measuring != self._measuring or time.monotonic() - self._shown > self.seconds:
             self._shown, self._measuring = time.monotonic(), progress.measuring
             yield Event(self.index, "progress", progress)
+
+
+def run_trials(trials: Sequence[Trial], placement: Placement, dataset: Dataset | None = None) -> Iterator[Event]:
+    """Run the trials that are not done yet, yielding events as they come.
+
+    A failing trial, even one whose process is killed, does not stop the others. Closing the iterator stops the workers;
+    the same call goes on from the last checkpoints.
+
+    Args:
+        trials: resolved.
+        placement: where and how.
+        dataset: the data of all trials, if it is loaded already; they then share it and run in this process.
+
+    Raises:
+        ValueError: at once, for a device that this machine does not have, an unknown runner, or a batch that does not
+            divide among several devices.
+        ImportError: at once, for several devices without Lightning Fabric.
+    """
+    device = torch.device(resolve_device(placement.device))
+    settled = {index: _settled(index, trial, placement) for index, trial in enumerate(trials)}
+    waiting = tuple(index for index, event in settled.items() if event is None)
+    runner = _find_runner(placement, device)
+    running = runner(Work(trials, waiting, placement, device, SharedData(placement.data_root, dataset)))
+
+    def events() -> Iterator[Event]:
+        yield from filter(None, settled.values())
+        with reading_once():
+            yield from running
+
+    return events()
+
+
+def _settled(index: int, trial: Trial, placement: Placement) -> Event | None:
+    """The only event of a trial that is not run: it is done, or failed before and is not to be tried again."""
+    folder = placement.folder(trial)
+    status = folder.status
+    if status == "done":
+        return Event(index, "skip", message="done already")
+    if status == "failed" and not placement.retry_failed:
+        return Event(index, "failed", message=f"{folder.failure()['error']} (--retry-failed runs it again)")
+    return None
+
+
+def _find_runner(placement: Placement, device: torch.device) -> Runner:
+    name = placement.runner
+    if name is None:
+        name = "ranks" if placement.devices > 1 else "pack" if device.type == "cuda" else "local"
+    if name not in RUNNERS and (path := split_path(name)):
+        return find(*path, f"runner {name!r}")
+    from lastlayer import runners
+
+    import_all(runners)
+    return RUNNERS.get(name)
+
+
+def resolve_device(device: str) -> str:
+    """The device that is meant; "auto" is the first GPU if there is one.
+
+    Raises:
+        ValueError: if this machine does not have it.
+    """
+    gpus = torch.cuda.device_count()
+    if device == "auto":
+        return "cuda" if gpus else "cpu"
+    chosen = None
+    with contextlib.suppress(RuntimeError):
+        chosen = torch.device(device)
+    if chosen is None or chosen.type not in ("cpu", "cuda"):  # torch knows more devices than trials run on
+        raise ValueError(f"device must be auto, cpu, cuda, cuda:1, ..., got {device!r}")
+    if chosen.type == "cuda" and (chosen.index or 0) >= gpus:
+        has = f"{gpus} GPU{'s' * (gpus != 1)}" if gpus else "no GPU that torch can use (see lastlayer doctor)"
+        raise ValueError(f"device {device} was asked for, but this machine has {has}")
+    return device

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import warnings
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lastlayer import data, models
-from lastlayer.runners import Placement, conv3x3, graph
+from lastlayer.runners import Placement, conv3x3, graph, run_trials
 from lastlayer.runners.conv3x3 import FewChannels, launch
-from lastlayer.runners.pack import run_packed
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Schedule, Trial
 from lastlayer.training.build import build
 from lastlayer.training.facts import Facts
@@ -381,11 +379,11 @@ def test_on_a_gpu_a_trial_by_our_kernels_has_the_same_bits_alone_and_packed(tmp_
     names = ("ce", "sln", "bce", "ls")
     trials = [dataclasses.replace(TRIAL, loss=LossChoice(name), seed=i).resolved() for i, name in enumerate(names)]
     packed, alone = Placement(tmp_path / "packed", "cuda", pack=4), Placement(tmp_path / "alone", "cuda", pack=1)
-    for plan in (packed, alone):
+    for placement in (packed, alone):
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".* does not run as")
-            events = list(run_packed(trials, deque(range(4)), plan, torch.device("cuda"), dataset))
+            events = list(run_trials(trials, placement, dataset))
         assert [event.kind for event in events if event.kind in ("done", "failed")] == ["done"] * 4
     for trial in trials:
-        ours, theirs = (plan.folder(trial).tensors("weights") for plan in (packed, alone))
+        ours, theirs = (placement.folder(trial).tensors("weights") for placement in (packed, alone))
         assert all(torch.equal(ours[name], theirs[name]) for name in ours), trial.loss.name
