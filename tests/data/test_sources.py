@@ -55,20 +55,6 @@ def test_unknown_name_suggests_the_nearest() -> None:
         data.load("cifra10")
 
 
-def test_default_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("LASTLAYER_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert data.default_root() == tmp_path / "cache/lastlayer/data"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert data.default_root() == tmp_path / ".cache/lastlayer/data"
-    monkeypatch.setenv("LASTLAYER_DATA", str(tmp_path / "chosen"))
-    assert data.default_root() == tmp_path / "chosen"
-    (tmp_path / "chosen").mkdir()
-    np.savez(tmp_path / "chosen/points.npz", x=np.zeros((4, 2)), y=np.array([0, 0, 1, 1]))
-    assert data.load("points").num_classes == 2
-
-
 def test_get_without_a_place_says_where_to_look(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"imagenet32 must be fetched by hand: https://image-net.org"):
         data.get("imagenet32", tmp_path)
