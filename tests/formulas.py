@@ -29,7 +29,7 @@ NO_FORMULA = {
     "losses": {"as_loss", "available", "check_labels", "create", "create_for", "entry", "name_of", "register"},
     "heads": {"available", "class_of", "create", "options", "register"},
     "geometry": {"measure"},
-    "measures": {"evaluate"},
+    "measures": {"evaluate", "register"},
 }
 HEAD = """# Formulas
 

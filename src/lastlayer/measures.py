@@ -228,7 +228,7 @@ class _Source:
     """Inputs that it uses if they are given."""
 
 
-_SOURCES = (
+_SOURCES = [
     _Source(_geometry, _X, takes=("weight", "bias")),
     _Source(_logits, _Z),
     _Source(_partition, ("logits",)),
@@ -239,7 +239,23 @@ _SOURCES = (
     _Source(_long_tail, _ZT),
     _Source(_equivalence, _XX),
     _Source(_classifier_equivalence, _WW),
-)
+]
+
+
+def register(measure: Measure, value: Callable[..., Tensor]) -> None:
+    """Add a measure of your own, so that `evaluate` computes it.
+
+    Args:
+        measure: its name, title, direction and what it needs.
+        value: is called with the tensors that the measure needs, by their names in `INPUTS`. Returns a scalar.
+
+    Raises:
+        ValueError: if there is a measure of that name.
+    """
+    if measure.name in MEASURES:
+        raise ValueError(f"measure {measure.name!r} is registered twice")
+    MEASURES[measure.name] = measure
+    _SOURCES.append(_Source(lambda **tensors: {measure.name: value(**tensors)}, measure.needs))
 
 
 def linear_logits(features: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

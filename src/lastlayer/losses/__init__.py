@@ -5,6 +5,9 @@ They take the same targets, class weights, ignored labels and reductions. They w
 `torch.func` and DDP.
 """
 
+import sys
+
+from lastlayer._core.registry import import_all
 from lastlayer.losses.arc_margin import ArcMarginLoss, arc_margin
 from lastlayer.losses.batch_cross_entropy import BatchCrossEntropyLoss, batch_cross_entropy
 from lastlayer.losses.batch_max_margin import BatchMaxMarginLoss, batch_max_margin
@@ -84,3 +87,5 @@ __all__ = [
     "soft_logit_norm",
     "soft_margin",
 ]
+
+import_all(sys.modules[__name__])  # a file in this folder registers its loss, whether or not it is named above
