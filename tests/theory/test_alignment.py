@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lastlayer import losses
-from lastlayer.theory import alignment
+from lastlayer.theory import LossTheory, alignment, names_with
 
 K, M = 4, 3  # classes, and samples of a batch
 
@@ -143,7 +143,7 @@ def test_nce_optimum_is_at_zero_not_infinity() -> None:
     assert part(0.0) == pytest.approx((1 + a) * math.log1p(a) - a * math.log(a))
 
 
-@pytest.mark.parametrize("name", alignment.NOT_ALIGNED)
+@pytest.mark.parametrize("name", names_with(LossTheory.counterexample))
 @pytest.mark.parametrize("epsilon", [10.0**-k for k in range(1, 9)])
 def test_counterexamples(name: str, epsilon: float) -> None:
     found = alignment.counterexample(name, epsilon)
@@ -191,5 +191,7 @@ def test_errors_name_the_way_out() -> None:
 
 
 def test_the_losses_say_the_same_of_themselves() -> None:
-    said = {name: losses.entry(name).module.aligned for name in (*alignment.ALIGNED, *alignment.NOT_ALIGNED)}
-    assert {name for name, aligned in said.items() if aligned} == set(alignment.ALIGNED)
+    aligned, others = names_with(LossTheory.threshold), names_with(LossTheory.counterexample)
+    assert all(losses.entry(name).module.aligned for name in aligned)
+    assert not any(losses.entry(name).module.aligned for name in others)
+    assert not set(aligned) & set(others)

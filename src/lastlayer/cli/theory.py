@@ -1,16 +1,14 @@
 """`lastlayer theory ...`: closed forms, the unconstrained feature model, toy dynamics, alignment, bounds, scale laws.
 
-Every command prints tables, or with --json the same numbers, and with --plot writes a picture that opens offline.
-The closed forms are here, what runs for seconds is in _theory_runs. Tests: tests/cli/test_theory.py.
+Each command prints tables, or with --json the same numbers as JSON. With --plot it also writes a picture that opens
+offline. Tests: tests/cli/test_theory.py.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from lastlayer.cli._theory_command import Classes, Json, Plot, command, draw, theory
-from lastlayer.cli._theory_runs import dynamics, scaling, ufm
-from lastlayer.cli._theory_tables import Row, show
+from lastlayer.cli.theory_tables import Classes, Json, Plot, Row, command, draw, show, theory, tracked
 
 __all__ = ["alignment", "bounds", "dynamics", "minima", "scaling", "theory", "ufm"]
 
@@ -18,7 +16,7 @@ __all__ = ["alignment", "bounds", "dynamics", "minima", "scaling", "theory", "uf
 @command
 def minima(
     classes: Classes = 10,
-    scale: Annotated[list[float] | None, typer.Option(help="Scales of the sphere model; repeat.")] = None,
+    scale: Annotated[list[float] | None, typer.Option(help="Scale of the sphere model; may be repeated.")] = None,
     samples: Annotated[int, typer.Option("--samples", "-n", help="Samples per class.")] = 10,
     lambda_w: Annotated[float, typer.Option(help="Penalty of the classifier.")] = 5e-3,
     lambda_h: Annotated[float, typer.Option(help="Penalty of the features.")] = 5e-3,
@@ -28,16 +26,13 @@ def minima(
 ) -> None:
     """Smallest losses in closed form: on spheres by scale, and of the unconstrained feature model by loss.
 
-    JSON: {"spheres": [...], "unconstrained": [...]}; a loss without a closed form at these penalties has null.
+    JSON: {"spheres": [...], "unconstrained": [...]}. A loss without a closed form at these penalties has null.
     """
+    from lastlayer.theory import NoFormula, scaling
     from lastlayer.theory import minima as closed
-    from lastlayer.theory import scaling
-    from lastlayer.theory._scalar import check_count, check_nonnegative, check_positive
+    from lastlayer.theory.numbers import check_count
 
-    # a loss without a closed form is a dash in the table; a mistake is not
     check_count("--samples", samples, least=1)
-    check_positive(lambda_w=lambda_w, lambda_h=lambda_h)
-    check_nonnegative(lambda_b=lambda_b)
     spheres = []
     for value in scale or [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]:
         binary = closed.normalized_binary_cross_entropy(classes, value)
@@ -55,7 +50,7 @@ def minima(
         row: Row = {"loss": name}
         try:
             found = closed.unconstrained(name, classes, samples, lambda_w, lambda_h, lambda_b=lambda_b)
-        except ValueError:
+        except NoFormula:
             row |= dict.fromkeys(("minimum", "true logit", "false logit", "|w|^2", "|h|^2", "common"))
         else:
             row |= {
@@ -80,21 +75,153 @@ def minima(
 
 
 @command
-def alignment(
-    classes: Classes = 10,
-    batch_size: Annotated[int, typer.Option("--batch-size", "-m", help="Size of a batch, for the batch losses.")] = 32,
-    epsilon: Annotated[float, typer.Option(help="How small a loss the counter-examples reach.")] = 1e-6,
+def ufm(
+    classes: Classes = 4,
+    samples: Annotated[
+        list[int] | None, typer.Option("--samples", "-n", help="Samples per class; give it once, or once per class.")
+    ] = None,
+    dim: Annotated[
+        int | None, typer.Option("--dim", "-d", help="Dimension of the features. Default: the number of classes.")
+    ] = None,
+    loss: Annotated[str, typer.Option(help="Name of the loss.")] = "ce",
+    lambda_w: Annotated[float, typer.Option(help="Penalty of the classifier.")] = 5e-3,
+    lambda_h: Annotated[float, typer.Option(help="Penalty of the features.")] = 5e-3,
+    lambda_b: Annotated[float, typer.Option(help="Penalty of the bias.")] = 0.0,
+    scale: Annotated[float | None, typer.Option(help="Solve on spheres, with this scale.", show_default=False)] = None,
+    bias: Annotated[bool, typer.Option(help="Whether there is a bias.")] = True,
+    starts: Annotated[int, typer.Option(help="Number of random starts.")] = 16,
+    seed: Annotated[int, typer.Option(help="Seed of the starts.")] = 0,
     as_json: Json = False,
     plot: Plot = None,
 ) -> None:
-    """Which losses force logit separation, how small they must be for it, and the counter-examples of the others.
+    """Solve the unconstrained feature model from many starts, and say what is known of each value found.
+
+    JSON: {"points": [one row per distinct value], "geometry": [measures of the best], "starts": [value, gradient norm
+    and iterations of each]}.
+    """
+    from lastlayer.theory import UnconstrainedFeatures
+
+    per_class = samples or [10]
+    model = UnconstrainedFeatures(
+        classes,
+        per_class[0] if len(per_class) == 1 else per_class,
+        classes if dim is None else dim,
+        loss,
+        lambda_w,
+        lambda_h,
+        lambda_b,
+        scale is not None,
+        scale,
+        bias=bias,
+    )
+    found = model.solve(starts=starts, seed=seed)
+    points = [
+        {
+            "kind": each.kind,
+            "starts": each.starts,
+            "value": each.value,
+            "closed form": each.closed_form,
+            "gap": each.gap,
+            "gradient norm": each.gradient_norm,
+            "smallest curvature": None if each.curvature is None else each.curvature.value,
+        }
+        for each in found.certificates
+    ]
+    measured = vars(found.certificate.geometry)
+    geometry = [
+        {"measure": name, "value": float(value)}
+        for name, value in measured.items()
+        if value is not None and value.ndim == 0
+    ]
+    ends = [
+        {"value": float(v), "gradient norm": float(g), "iterations": int(i)}
+        for v, g, i in zip(found.values, found.gradient_norms, found.iterations, strict=True)
+    ]
+    show(
+        {"points": points, "geometry": geometry, "starts": ends},
+        as_json,
+        titles={"points": f"Where {starts} starts of {loss} ended", "geometry": "Geometry of the best"},
+    )
+    draw(plot, "ufm", found)
+
+
+@command
+def dynamics(
+    loss: Annotated[list[str] | None, typer.Option(help="Name of a loss; may be repeated.")] = None,
+    tau: Annotated[float, typer.Option(help="Temperature of each loss that has one.")] = 1.0,
+    points: Annotated[int, typer.Option(help="Number of points.")] = 100,
+    dim: Annotated[int, typer.Option("--dim", "-d", help="Dimension, 2 or 3.")] = 2,
+    classes: Classes = 2,
+    steps: Annotated[int, typer.Option(help="Gradient steps.")] = 2000,
+    lr: Annotated[float, typer.Option(help="Learning rate of the points.")] = 0.1,
+    train_weight: Annotated[bool, typer.Option(help="Whether to train the classifier too.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of points and classifier.")] = 0,
+    as_json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """Move free points under a linear classifier by gradient descent, as in Figures 2 to 5 of the SLN paper.
+
+    JSON: {"losses": [rows]}. For two classes, "opposite logits" is the median of |f1 + f2|/|f|.
+    """
+    import torch
+
+    from lastlayer.theory import dynamics as toy
+
+    if dim not in (2, 3):
+        raise ValueError(f"--dim must be 2 or 3, got {dim}")
+    if points < 1 or classes < 2:
+        raise ValueError(f"at least one point and two classes are needed, got {points} and {classes}")
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randn(points, dim, generator=generator, dtype=torch.float64)
+    weight = torch.nn.functional.normalize(torch.randn(classes, dim, generator=generator, dtype=torch.float64), dim=1)
+    target = torch.arange(points) % classes
+    rows, paths = [], {}
+    for name in tracked(loss or ["ce", "ln", "sln"], "moving points"):
+        path = toy.simulate(
+            _at_temperature(name, classes, tau), start, target, weight, lr=lr, train_weight=train_weight, steps=steps
+        )
+        paths[name] = path
+        row: Row = {"loss": name, "start": float(path.loss[0]), "end": float(path.loss[-1])}
+        row["intra/inter at start"], row["intra/inter at end"] = float(path.ratio[0]), float(path.ratio[-1])
+        if classes == 2:
+            opposite = path.logits[-1].sum(1).abs() / path.logits[-1].norm(dim=1)
+            row["opposite logits"] = float(opposite.median())
+        rows.append(row)
+    show({"losses": rows}, as_json, titles={"losses": f"{points} points after {steps} steps, tau {tau:g}"})
+    draw(plot, "dynamics", paths)
+
+
+def _at_temperature(name: str, classes: int, tau: float) -> Any:
+    """The loss at a temperature, or its name if it has none."""
+    from lastlayer import losses
+
+    entry = losses.entry(name)
+    key = next((each for each in ("tau", "temperature") if each in entry.options), None)
+    # where class counts are needed, tau is a weight of those
+    if key is None or entry.module.needs_counts:
+        return name
+    return losses.create(name, num_classes=classes, **{key: tau})
+
+
+@command
+def alignment(
+    classes: Classes = 10,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", "-m", help="Size of a batch, for losses that couple a batch.")
+    ] = 32,
+    epsilon: Annotated[float, typer.Option(help="The counter-examples reach a loss this close to its infimum.")] = 1e-6,
+    as_json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """Which losses force logit separation, how small they must be for that, and counter-examples for the others.
 
     JSON: {"aligned": [...], "not aligned": [...]}.
     """
+    from lastlayer.theory import LossTheory, names_with
     from lastlayer.theory import alignment as separation
 
     aligned = []
-    for name in separation.ALIGNED:
+    for name in names_with(LossTheory.threshold):
         found = separation.threshold(name, num_classes=classes, batch_size=batch_size)
         aligned.append(
             {
@@ -106,7 +233,7 @@ def alignment(
             }
         )
     others = []
-    for name in separation.NOT_ALIGNED:
+    for name in names_with(LossTheory.counterexample):
         example = separation.counterexample(name, epsilon)
         others.append(
             {
@@ -133,16 +260,18 @@ def bounds(
     classes: Classes = 4,
     alpha_beta: Annotated[float, typer.Option(help="Product of the norm budgets.")] = 1.0,
     lam: Annotated[
-        float | None, typer.Option(help="Weight decay with batch norm, in place of the budgets.", show_default=False)
+        float | None, typer.Option(help="Weight decay with batch norm; replaces the budgets.", show_default=False)
     ] = None,
-    epsilon: Annotated[list[float] | None, typer.Option(help="Excess of the loss over its minimum; repeat.")] = None,
+    epsilon: Annotated[
+        list[float] | None, typer.Option(help="Excess of the loss over its minimum; may be repeated.")
+    ] = None,
     delta: Annotated[float, typer.Option(help="Share of classes or pairs left out.")] = 0.1,
     as_json: Json = False,
     plot: Plot = None,
 ) -> None:
-    """How close to collapse a nearly optimal loss forces a model to be; what says nothing is printed as vacuous.
+    """How close to collapse a nearly optimal loss forces a model to be. A bound that says nothing is called vacuous.
 
-    JSON: {"bounds": [rows]}; a vacuous bound is null, and "vacuous" names it.
+    JSON: {"bounds": [rows]}. A vacuous bound is null, and "vacuous" names it.
     """
     from lastlayer.theory import bounds as near
 
@@ -171,3 +300,57 @@ def bounds(
         absent="vacuous",
     )
     draw(plot, "bounds", rows)
+
+
+@command
+def scaling(
+    classes: Classes = 10,
+    small: Annotated[list[float] | None, typer.Option(help="Small scale; may be repeated.")] = None,
+    large: Annotated[list[float] | None, typer.Option(help="Large scale; may be repeated.")] = None,
+    starts: Annotated[int, typer.Option(help="Random starts per scale. Their median is fitted.")] = 3,
+    tolerance: Annotated[
+        float, typer.Option(help="How far cosines may be from collapse, the same for all scales.")
+    ] = 0.0035,
+    max_steps: Annotated[int, typer.Option(help="Give up after this many steps.", min=1)] = 20_000,
+    seed: Annotated[int, typer.Option(help="Seed of the starts.")] = 0,
+    as_json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """Gradient steps to collapse on spheres by scale, with fitted and predicted laws, for ce and bce.
+
+    Small scales run at learning rate 1, large ones at 0.05. JSON: {"steps": [rows], "fits": [rows]}. A scale that did
+    not collapse in time has null.
+    """
+    from lastlayer.theory import scaling as laws
+
+    small_grid, large_grid = small or [0.1, 0.15, 0.2, 0.3, 0.4], large or [5.0, 5.5, 6.0, 6.5, 7.0, 7.5, 8.0]
+    rows, fits = [], []
+    regimes = (("small", small_grid, 1.0), ("large", large_grid, 0.05))
+    for loss, (regime, grid, lr) in tracked([(loss, each) for loss in ("ce", "bce") for each in regimes], "collapsing"):
+        found = laws.steps_to_collapse(
+            loss, classes, grid, lr=lr, starts=starts, seed=seed, tolerance=tolerance, max_steps=max_steps
+        )
+        x, y = found.reached()
+        median = dict(zip(x.tolist(), y.tolist(), strict=True))
+        rows += [{"loss": loss, "regime": regime, "scale": g, "steps": median.get(g)} for g in grid]
+        row: Row = {"loss": loss, "regime": regime}
+        row |= dict.fromkeys(("curve", "a", "c", "R^2", "fitted", "predicted"))
+        if regime == "small" and len(x) >= 2:
+            fit = laws.fit_inverse(x, y)
+            slope = (y[0] / y[-1]).log() / (x[-1] / x[0]).log()
+            row |= {"curve": "a/scale + c", "a": fit.a, "c": fit.c, "R^2": fit.r2}
+            row |= {"fitted": float(slope), "predicted": laws.predicted_power(classes)}
+        elif regime == "large" and len(x) >= 3:
+            fit = laws.fit_exponential(x, y)
+            row |= {"curve": "a e^(b scale) + c", "a": fit.a, "c": fit.c, "R^2": fit.r2}
+            row |= {"fitted": fit.b, "predicted": laws.predicted_exponent(loss, classes)}
+        fits.append(row)
+    show(
+        {"steps": rows, "fits": fits},
+        as_json,
+        titles={
+            "steps": f"Steps to collapse, {classes} classes (median of {starts})",
+            "fits": "Laws: power p of 1/scale^p for small scales, exponent b for large ones",
+        },
+    )
+    draw(plot, "scaling", rows)

@@ -1,15 +1,18 @@
-"""The theory of the five papers as functions a researcher can call: closed forms, bounds, landscapes, simulations.
+"""The theory of the five papers as functions: closed forms, bounds, landscapes, simulations.
 
-Closed forms are in the corrected form wherever a paper's print is wrong; the tests show each wrong print failing.
-Results are plain floats, tensors and frozen dataclasses; pictures belong to the command line and the reports.
+If a paper's print is wrong, the closed form here is the corrected one, and a test shows that the print fails. Results
+are plain floats, tensors and frozen dataclasses. What is known of each loss stands in `by_loss.py`.
 """
 
 from lastlayer.theory import alignment, bounds, contrastive, dynamics, gradients, landscape, minima, scaling
-from lastlayer.theory._certificate import Certificate
-from lastlayer.theory.unconstrained import Solution, UnconstrainedFeatures
+from lastlayer.theory import by_loss as by_loss  # registers what is known of each loss
+from lastlayer.theory.loss_theory import LossTheory, NoFormula, names_with, register
+from lastlayer.theory.unconstrained import Certificate, Solution, UnconstrainedFeatures
 
 __all__ = [
     "Certificate",
+    "LossTheory",
+    "NoFormula",
     "Solution",
     "UnconstrainedFeatures",
     "alignment",
@@ -19,5 +22,7 @@ __all__ = [
     "gradients",
     "landscape",
     "minima",
+    "names_with",
+    "register",
     "scaling",
 ]

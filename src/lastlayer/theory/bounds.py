@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from lastlayer.theory import minima
-from lastlayer.theory._scalar import check_count, check_nonnegative, check_positive, check_share, exp, softplus
+from lastlayer.theory.numbers import check_count, check_nonnegative, check_positive, check_share, exp, log1pexp
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def _log_strong_convexity(C: int, alpha_beta: float) -> float:
     """Logarithm of the smallest second derivative of log(1 + (C-1) e^x) over |x| <= C^2 alpha_beta/(C-1)."""
     reach = C * C * alpha_beta / (C - 1)
     ends = [math.log(C - 1) + x for x in (-reach, reach)]
-    return min(x - 2.0 * softplus(x) for x in ends)
+    return min(x - 2.0 * log1pexp(x) for x in ends)
 
 
 def collapse(C: int, alpha_beta: float, epsilon: float, delta: float) -> CollapseBound:
@@ -171,7 +171,7 @@ def rigorous_collapse(C: int, alpha_beta: float, epsilon: float, delta: float) -
         raise ValueError(f"delta must lie strictly between 0 and 1/2, got {delta}")
     log_R = -_log_strong_convexity(C, alpha_beta)
     log_g = math.log(C - 1) - C * alpha_beta / (C - 1)
-    growth = exp(math.log(math.expm1(epsilon)) + softplus(-log_g)) if epsilon > 0 else 0.0
+    growth = exp(math.log(math.expm1(epsilon)) + log1pexp(-log_g)) if epsilon > 0 else 0.0
     E = math.log1p(growth)
     S = exp(0.5 * (math.log(2.0 * epsilon * (1.0 - delta) / delta) + log_R)) if epsilon > 0 else 0.0
     share = (C - 1) / C

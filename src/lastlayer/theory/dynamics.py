@@ -1,4 +1,7 @@
-"""Gradient descent on free points under a linear classifier (Figures 2 to 5 of the SLN paper), for any loss."""
+"""Gradient descent on free points under a linear classifier, for any loss, as in Figures 2 to 5 of the SLN paper.
+
+Tests: tests/theory/test_dynamics.py.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,20 +9,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lastlayer import losses
-from lastlayer.theory._losses import name_of
-from lastlayer.theory._scalar import check_positive
-from lastlayer.theory._threads import threads_for
+from lastlayer import geometry, losses
+from lastlayer.theory.loss_theory import loss_of_features
+from lastlayer.theory.numbers import check_positive, threads_for
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Snapshots of a simulation; T of them, the first before any step and the last after all.
+    """T snapshots of a simulation. The first is from before any step, the last from after all steps.
 
     Attributes:
         steps: step of each snapshot, [T].
         points: [T, N, d].
-        weight: [T, K, d]; constant unless the classifier was trained.
+        weight: [T, K, d]; all equal unless the classifier was trained.
         bias: [T, K].
         loss: sum of the losses of all points, [T].
         target: labels, [N].
@@ -34,21 +36,19 @@ class Trajectory:
 
     @property
     def logits(self) -> Tensor:
-        """Logits at every snapshot, [T, N, K]."""
+        """Logits at each snapshot, [T, N, K]."""
         return self.points @ self.weight.mT + self.bias.unsqueeze(1)
 
     @property
     def ratio(self) -> Tensor:
-        """Mean distance to the own class mean over mean distance between class means, [T]."""
-        labels = torch.unique(self.target)
-        member = (self.target.unsqueeze(0) == labels.unsqueeze(1)).to(self.points.dtype)  # (K, N)
-        means = member @ self.points / member.sum(1, keepdim=True)  # (T, K, d)
-        own = means[:, torch.searchsorted(labels, self.target)]  # (T, N, d)
-        intra = (self.points - own).norm(dim=2).mean(1)
-        between = torch.cdist(means, means)
-        pairs = len(labels) * (len(labels) - 1)
-        ratio: Tensor = intra / (between.sum((1, 2)) / pairs)
-        return ratio
+        """`geometry.intra_inter_ratio` of the points at each snapshot, [T], float64; NaN if points left all bounds."""
+        undefined = torch.tensor(torch.nan, dtype=torch.float64, device=self.points.device)
+        return torch.stack(
+            [
+                geometry.intra_inter_ratio(points, self.target) if points.isfinite().all() else undefined
+                for points in self.points
+            ]
+        )
 
 
 def simulate(
@@ -65,35 +65,37 @@ def simulate(
 ) -> Trajectory:
     r"""Move points, and optionally the classifier, by gradient descent on the loss of their logits W x + b.
 
-    Every point follows lr times the gradient of its own loss: x <- x - lr dL/dx. A trained classifier follows lr/N
-    times the gradient of the sum: W <- W - (lr/N) sum dL/dW, and its bias likewise, from the same old point.
+    Each point follows lr times the gradient of its own loss: x <- x - lr dL/dx. A trained classifier follows lr/N times
+    the gradient of the sum: W <- W - (lr/N) sum dL/dW, and its bias likewise. All gradients are taken before the step.
 
-    In two dimensions with fixed unit rows, cross-entropy moves points across the boundary alone, logit normalisation
-    turns them around the point of zero logits (in discrete time the radius grows slowly), soft logit normalisation
+    In two dimensions with fixed unit rows, cross-entropy moves points only across the boundary. Logit normalization
+    turns them around the point of zero logits. (In discrete time the radius grows slowly.) Soft logit normalization
     does both.
 
     Args:
-        loss: a create name or a loss Module (its reduction is undone), or any callable of (logits, target) that
-            returns a sum over samples. A loss of batch type counts N times its value; `large-margin` takes points and
-            weight and so no bias; `logit-adjusted` by name takes the counts of the target.
-        points: starting points, [N, d], at least one, any d; computed in their dtype, float64 recommended.
+        loss: a create name, a loss Module, or any callable of (logits, target) that returns a sum over samples. The
+            reduction of a Module does not matter, because each sample counts once. A loss that couples the batch
+            counts N times its value. `large-margin` takes points and weight, so it has no bias. A loss that needs
+            class counts gets those of the target, if it is given by name.
+        points: starting points, [N, d], at least one, any d. We compute in their dtype; float64 is recommended.
         target: labels, [N].
         weight: classifier rows, [K, d], K >= 2.
-        bias: [K]; zero if None, and then not trained either.
+        bias: [K]. None is a bias of zero, which is not trained.
         lr: learning rate of the points.
         train_weight: whether the classifier moves too.
         steps: number of steps, at least 0.
-        snapshots: how many states to keep, evenly spaced over the steps, at least 2; the first and the last are
+        snapshots: how many states to keep, evenly spaced over the steps, at least 2. The first and the last are
             always kept.
 
     Returns:
         Trajectory.
 
     Raises:
-        ValueError: on wrong shapes or counts, and for the losses that have no such dynamics: arc-margin takes cosines,
-            the distillation losses need a teacher.
+        ValueError: on wrong shapes or counts, and for losses without such dynamics. For example, arc-margin takes
+            cosines, and the distillation losses need a teacher.
 
-    Paper: 000, Figures 2 to 5 (6000 steps, lr 0.1; the starting points, W and b are not given there).
+    Paper: 000, Figures 2 to 5 (6000 steps, lr 0.1; it does not give the starting points, W and b).
+    Tests: tests/theory/test_dynamics.py::test_one_step_by_hand_with_a_trained_classifier
 
     Example:
         >>> points = torch.tensor([[1.0, 0.5], [-1.0, 2.0]], dtype=torch.float64)
@@ -147,23 +149,21 @@ def _total(
     loss: str | Callable[[Tensor, Tensor], Tensor], target: Tensor, K: int, bias: bool
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """The loss summed over all samples as a function of points, classifier and bias."""
-    if isinstance(loss, str):
-        extra = {"counts": torch.bincount(target, minlength=K)} if loss == "logit-adjusted" else {}
-        loss = losses.create(loss, num_classes=K, **extra)
-    name = name_of(loss) if isinstance(loss, nn.Module) else None
-    if getattr(loss, "needs_teacher", False):
-        raise ValueError(f"{name} needs a teacher, which free points do not have")
-    if name == "arc-margin":
-        raise ValueError("arc-margin takes cosines, which free points do not have")
-    if name == "large-margin" and bias:
-        raise ValueError("large-margin has no bias; leave it out")
-    function: Callable[..., Tensor] = loss
+    made = losses.create_for(torch.bincount(target, minlength=K), loss) if isinstance(loss, str) else loss
+    if isinstance(made, losses.Loss):
+        name = losses.name_of(made)
+        if made.needs_teacher:
+            raise ValueError(f"{name} needs a teacher, which free points do not have")
+        if "cosines" in made.takes:
+            raise ValueError(f"{name} takes cosines, which free points do not have")
+        if "weight" in made.takes and bias:
+            raise ValueError(f"{name} has no bias; leave it out")
 
     def total(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-        value = function(x, w, target) if name == "large-margin" else function(x @ w.T + b, target)
-        if not isinstance(loss, nn.Module):
+        value = loss_of_features(made, x, target, w, b)
+        if not isinstance(made, nn.Module):
             return value
-        return len(x) * value if getattr(loss, "reduction", "mean") == "mean" else value.sum()
+        return len(x) * value if getattr(made, "reduction", "mean") == "mean" else value.sum()
 
     return total
 
@@ -172,7 +172,7 @@ def feature_step(jacobian: Tensor, gradient: Tensor, lr: float) -> Tensor:
     r"""First-order change of one sample's features in a gradient step of the network: -lr J J' dL/dy.
 
     J J' is positive semidefinite, so the step never points away from -dL/dy: their inner product is at least 0, and
-    the angle at most 90 degrees (not less: J J' may annihilate the gradient).
+    their angle is at most 90 degrees. It can be 90 degrees, because J J' may map the gradient to 0.
 
     Args:
         jacobian: J = dy/dtheta, [d, p].
@@ -180,9 +180,10 @@ def feature_step(jacobian: Tensor, gradient: Tensor, lr: float) -> Tensor:
         lr: learning rate.
 
     Returns:
-        [d]; exact up to terms of second order in lr, for one sample alone (other samples of a batch add cross terms).
+        [d], exact up to terms of second order in lr, for a batch of one sample. Other samples would add cross terms.
 
     Paper: 000, Appendix C.3.
+    Tests: tests/theory/test_dynamics.py::test_feature_step_of_a_network
 
     Example:
         >>> feature_step(torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([1.0, 1.0]), 0.1)

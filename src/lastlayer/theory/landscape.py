@@ -1,4 +1,7 @@
-"""Curvature: the smallest Hessian eigenvalue of any objective without its Hessian, and closed-form Hessians of 001."""
+"""Curvature: the smallest Hessian eigenvalue of any objective, found without its Hessian, and Hessians in closed form.
+
+Tests: tests/theory/test_landscape.py.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from lastlayer.theory import contrastive
-from lastlayer.theory._losses import Description, describe
-from lastlayer.theory._scalar import bisect, check_count, check_nonnegative, check_positive
+from lastlayer.theory.loss_theory import NoFormula, read
+from lastlayer.theory.numbers import bisect, check_count, check_nonnegative, check_positive
+
+__all__ = ["Curvature", "focal_convexity", "logit_hessian", "origin_curvature", "smallest_curvature"]
 
 
 @dataclass(frozen=True)
@@ -17,12 +22,12 @@ class Curvature:
     """The smallest Hessian eigenvalue found.
 
     Attributes:
-        value: the eigenvalue; never below the true smallest one by more than `residual`, and above it only if the
-            iteration stopped early.
-        direction: unit eigenvector, shaped like the point; a tuple for a point of several tensors.
-        residual: ||H v - value v||: an eigenvalue lies within this distance of `value`.
-        largest: the largest eigenvalue found, the scale to judge `value` by.
-        iterations: Hessian-vector products used.
+        value: the eigenvalue. It is never below the true smallest one by more than `residual`. It is above it only if
+            the iteration stopped early.
+        direction: unit eigenvector, shaped like the point. It is a tuple for a point of several tensors.
+        residual: ||H v - value v||. An eigenvalue lies within this distance of `value`.
+        largest: the largest eigenvalue found. Judge the size of `value` by it.
+        iterations: number of Hessian-vector products.
         converged: whether the residual is below the tolerance.
     """
 
@@ -47,26 +52,28 @@ def smallest_curvature(
 ) -> Curvature:
     r"""Smallest eigenvalue of the Hessian of an objective at a point, by Lanczos on Hessian-vector products.
 
-    The Hessian is never formed: the gradient's graph is built once and each product is one more backward pass. The
-    basis is orthogonalised twice against itself, because plain Lanczos loses orthogonality as soon as an eigenvalue
-    converges; when it exhausts an invariant subspace (a degenerate spectrum) it goes on from a new random vector.
+    The Hessian is never formed. The gradient's graph is built once, and each product is one more backward pass. Plain
+    Lanczos loses orthogonality as soon as an eigenvalue converges, so the basis is orthogonalised twice against itself.
+    If the basis fills an invariant subspace (a degenerate spectrum), it goes on from a new random vector.
 
     Args:
-        objective: maps the point to a scalar, twice differentiable there; called as objective(point), or
-            objective(*point) for several tensors.
+        objective: maps the point to a scalar and is twice differentiable there. It is called as objective(point), or
+            as objective(*point) for several tensors.
         point: a tensor, or several.
-        max_iterations: largest number of products; as many as the point has entries make the answer exact.
+        max_iterations: largest number of products. With as many as the point has entries, the answer is exact.
         tolerance: stop when the residual is below tolerance * max(1, largest |eigenvalue|).
-        seed: of the starting vector. A random vector misses an eigenvector with probability 0, but one with a tiny
-            component needs more iterations: `converged` says that the pair is an eigenpair, not that none is lower.
+        seed: of the starting vector. A random vector misses an eigenvector with probability 0, but needs more
+            iterations if its component along it is tiny. So `converged` says that the pair is an eigenpair, but not
+            that no eigenvalue is lower.
 
     Returns:
-        Curvature.
+        Curvature. A linear objective has curvature 0.
 
     Raises:
-        ValueError: if the objective is not finite at the point or does not depend on it twice.
+        ValueError: if the objective is not finite at the point.
 
-    Paper: used for 001, Theorem 2 and Corollaries 1 and 2.
+    Paper: none; used for 001, Theorem 2 and Corollaries 1 and 2.
+    Tests: tests/theory/test_landscape.py::test_against_dense_eigenvalues
 
     Example:
         >>> saddle = smallest_curvature(lambda x: x[0] ** 2 - 3 * x[1] ** 2, torch.zeros(2, dtype=torch.float64))
@@ -140,8 +147,7 @@ def _lanczos(
             values, vectors = torch.linalg.eigh(tridiagonal)
             residual = abs(below[-1] * float(vectors[-1, 0]))
             small = residual <= tolerance * max(1.0, float(values.abs().max()))
-            # an exhausted subspace has residual 0, but with a symmetric start it may miss a part: go on from a new
-            # vector
+            # An exhausted subspace has residual 0, but may have missed a part of the spectrum.
             if count == limit or (small and not exhausted):
                 vector = basis[:count].T @ vectors[:, 0].to(like)
                 vector = vector / vector.norm()
@@ -150,7 +156,7 @@ def _lanczos(
 
 
 def origin_curvature(
-    loss: str | nn.Module | Description,
+    loss: str | nn.Module,
     K: int,
     n: int,
     lambda_w: float,
@@ -162,19 +168,23 @@ def origin_curvature(
     r"""Smallest Hessian eigenvalue of the unconstrained feature model at W = H = b = 0.
 
     min(lambda_b, (lambda_w + lambda_h)/2 - sqrt((lambda_w - lambda_h)^2/4 + phi'(0)^2/n)), without the first term if
-    there is no bias. The origin is critical for every contrastive loss, a strict saddle iff c = sqrt(n lambda_w
-    lambda_h) < phi'(0), and for focal loss with many classes it can be a spurious local minimum beside a lower one.
+    there is no bias. The origin is critical for every contrastive loss. It is a strict saddle if and only if
+    c = sqrt(n lambda_w lambda_h) < phi'(0). For focal loss with many classes, it can be a spurious local minimum.
 
     Args:
         loss: ce, ls, focal or another contrastive loss with a twice differentiable profile.
-        K: number of classes.
+        K: number of classes, at least 2.
         n: samples per class.
         lambda_w: penalty of the classifier, above 0.
         lambda_h: penalty of the features, above 0.
         bias: whether the model has a bias.
-        lambda_b: its penalty; with 0 the common shift of all logits makes a flat direction.
+        lambda_b: penalty of the bias. If it is 0, the direction that shifts all logits is flat.
 
-    Paper: 001, Section 3.2 (the formula is derived).
+    Raises:
+        NoFormula: a ValueError, if the loss is not contrastive or its profile is piecewise linear.
+
+    Paper: 001, Section 3.2; the formula is derived.
+    Tests: tests/theory/test_landscape.py::test_origin_curvature
 
     Example:
         >>> origin_curvature("ce", 10, 5, 5e-3, 5e-3) < 0 <= origin_curvature("ce", 10, 5, 0.1, 0.1)
@@ -184,19 +194,20 @@ def origin_curvature(
     check_positive(lambda_w=lambda_w, lambda_h=lambda_h)
     check_nonnegative(lambda_b=lambda_b)
     profile = contrastive.phi(loss, K)
-    if profile.name == "max-margin":
-        raise ValueError("max-margin has no curvature: its profile is piecewise linear")
+    if not profile.has_curvature:
+        raise NoFormula(f"{loss} has no curvature: its profile is piecewise linear")
     slope = profile.derivative(0.0)
     frame = 0.5 * (lambda_w + lambda_h) - math.sqrt(0.25 * (lambda_w - lambda_h) ** 2 + slope**2 / n)
     return min(lambda_b, frame) if bias else frame
 
 
-def logit_hessian(loss: str | nn.Module | Description, logits: Tensor, target: Tensor) -> Tensor:
-    r"""Hessian of cross-entropy (with label smoothing) or focal loss with respect to the logits, one matrix per sample.
+def logit_hessian(loss: str | nn.Module, logits: Tensor, target: Tensor) -> Tensor:
+    r"""Hessian of cross-entropy (with label smoothing) or focal loss in the logits, one matrix per sample.
 
-    Cross-entropy: diag(p) - p p'. Focal loss: eta'(p_k) p_k (e_k - p)(e_k - p)' - eta(p_k) (diag(p) - p p') with
-    eta(p) = gamma p (1-p)^(gamma-1) log p - (1-p)^gamma and
-    eta'(p) = gamma (1-p)^(gamma-2) [(1 - gamma p) log p + 2 (1-p)].
+    - ce and ls: diag(p) - p p'
+    - focal: eta'(p_k) p_k (e_k - p)(e_k - p)' - eta(p_k) (diag(p) - p p'), where
+      eta(p) = gamma p (1-p)^(gamma-1) log p - (1-p)^gamma and
+      eta'(p) = gamma (1-p)^(gamma-2) [(1 - gamma p) log p + 2 (1-p)]
 
     Args:
         loss: ce, ls or focal, by create name or Module; temperature 1.
@@ -207,22 +218,24 @@ def logit_hessian(loss: str | nn.Module | Description, logits: Tensor, target: T
         [N, K, K]. For focal loss with gamma < 2 the factor (1-p)^(gamma-2) is infinite at p = 1.
 
     Paper: 001, Appendix D.
+    Tests: tests/theory/test_landscape.py::test_logit_hessians_against_autograd
 
     Example:
         >>> logit_hessian("ce", torch.zeros(1, 2), torch.tensor([0]))
         tensor([[[ 0.2500, -0.2500],
                  [-0.2500,  0.2500]]])
     """
-    described = describe(loss)
+    return read(loss).logit_hessian(logits, target)
+
+
+def softmax_hessian(p: Tensor) -> Tensor:
+    """diag(p) - p p' for each row of probabilities: the Hessian of cross-entropy in the logits."""
+    return torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)  # (N, K, K)
+
+
+def focal_hessian(logits: Tensor, target: Tensor, gamma: float) -> Tensor:
+    """The Hessian of focal loss in the logits."""
     p = torch.softmax(logits, dim=1)
-    curvature = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)  # (N, K, K)
-    if described.name in ("ce", "ls"):
-        if described.number("temperature") != 1:
-            raise ValueError(f"temperature must be 1, got {described.options['temperature']}")
-        return curvature
-    if described.name != "focal":
-        raise ValueError(f"loss must be ce, ls or focal, got {described.name!r}")
-    gamma = described.number("gamma")
     rows = torch.arange(len(target), device=target.device)
     log_p = torch.log_softmax(logits, dim=1)[rows, target.long()]
     p_true = log_p.exp()
@@ -232,22 +245,23 @@ def logit_hessian(loss: str | nn.Module | Description, logits: Tensor, target: T
     toward = -p.clone()
     toward[rows, target.long()] += 1.0
     outer = toward.unsqueeze(2) * toward.unsqueeze(1)
-    return (slope * p_true).view(-1, 1, 1) * outer - eta.view(-1, 1, 1) * curvature
+    return (slope * p_true).view(-1, 1, 1) * outer - eta.view(-1, 1, 1) * softmax_hessian(p)
 
 
 def focal_convexity(gamma: float | None = None) -> float:
     r"""Probability of the true class from which focal loss is convex in the logits.
 
-    Sufficient is eta'(p) >= 0, that is (1 - gamma p) log p + 2 (1 - p) >= 0; log p + 2 (1 - p) >= 0 does for every
-    gamma.
+    The condition is eta'(p) >= 0, that is (1 - gamma p) log p + 2 (1 - p) >= 0. It is sufficient. If
+    log p + 2 (1 - p) >= 0, the condition holds for every gamma.
 
     Args:
-        gamma: focal exponent, above 0; None for the value that holds for every gamma.
+        gamma: focal exponent, above 0. None asks for the value that holds for every gamma.
 
     Returns:
-        The smallest p that the condition allows; 0.203188 without gamma, 0.0855 for gamma = 3.
+        The smallest p that the condition allows: 0.203188 without gamma, 0.0855 for gamma = 3.
 
     Paper: 001, Corollary 2, which rounds to 0.21.
+    Tests: tests/theory/test_landscape.py::test_focal_is_convex_above_its_probability
 
     Example:
         >>> round(focal_convexity(), 6), round(focal_convexity(3.0), 4)
@@ -256,5 +270,5 @@ def focal_convexity(gamma: float | None = None) -> float:
     if gamma is not None:
         check_positive(gamma=gamma)
     factor = 0.0 if gamma is None else gamma
-    # the expression starts at minus infinity and is positive at 1/2: log(1/2)(1 - gamma/2) + 1 >= 1 - log 2
+    # The expression starts at minus infinity and is positive at 1/2: log(1/2)(1 - gamma/2) + 1 >= 1 - log 2.
     return bisect(lambda p: (1.0 - factor * p) * math.log(p) + 2.0 * (1.0 - p), 1e-300, 0.5)

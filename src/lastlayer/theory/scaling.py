@@ -1,13 +1,18 @@
-"""Normalised cross-entropy and binary cross-entropy against their scale."""
+"""What the scale of a normalized head does to training: score changes, steps to collapse, and curves fitted to them.
+
+In this model h and w_j have norm 1 and the scores are scale * w_j.h - b_j. Tests: tests/theory/test_scaling.py.
+"""
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from lastlayer.theory._fits import Fit, fit_exponential, fit_inverse, fit_power
-from lastlayer.theory._scalar import check_count
-from lastlayer.theory._sphere import Collapse, check_loss, steps_to_collapse
+from lastlayer.theory.loss_theory import read
+from lastlayer.theory.numbers import check_count, check_positive, minimise, threads_for
 
 __all__ = [
     "Collapse",
@@ -33,11 +38,11 @@ def gradients(
     *,
     scale: float,
     bias: Tensor | None = None,
-    loss: str = "ce",
+    loss: str | nn.Module = "ce",
 ) -> tuple[Tensor, Tensor]:
     r"""Gradients of the mean loss of the scores scale * w_j.h_i - b_j with respect to the features and the classifier.
 
-    With g_ij = softmax_ij - [j = y_i] for cross-entropy and sigmoid(z_ij) - [j = y_i] for binary cross-entropy:
+    Let g_ij = softmax_ij - [j = y_i] for cross-entropy, or sigmoid(z_ij) - [j = y_i] for binary cross-entropy. Then
     df/dh_i = (scale/N) sum_j g_ij w_j and df/dw_j = (scale/N) sum_i g_ij h_i.
 
     Args:
@@ -46,12 +51,13 @@ def gradients(
         target: labels, [N].
         scale: the scale gamma.
         bias: [K], subtracted from the scores; None for zero.
-        loss: "ce" or "bce".
+        loss: "ce" or "bce", or such a loss Module.
 
     Returns:
-        df/dh, [N, d], and df/dw, [K, d]; the constraint of unit norm is not taken into account.
+        df/dh, [N, d], and df/dw, [K, d]. They ignore that the norms must stay 1.
 
     Paper: 003, Equations 208, 209, 214 and 215.
+    Tests: tests/theory/test_scaling.py::test_step_against_an_actual_step
 
     Example:
         >>> h = torch.eye(2, dtype=torch.float64)
@@ -59,14 +65,13 @@ def gradients(
         >>> dh[0]
         tensor([-0.1345,  0.1345], dtype=torch.float64)
     """
-    check_loss(loss)
     scores = scale * features @ weight.T  # (N, K)
     if bias is not None:
         scores = scores - bias
-    shares = torch.softmax(scores, dim=1) if loss == "ce" else torch.sigmoid(scores)
-    shares[torch.arange(len(target), device=target.device), target.long()] -= 1.0
+    label = F.one_hot(target.long(), len(weight)).to(scores.dtype)
+    residual = read(loss).residual(scores, label)
     factor = scale / len(target)
-    return factor * shares @ weight, factor * shares.T @ features
+    return factor * residual @ weight, factor * residual.T @ features
 
 
 def step(
@@ -77,13 +82,13 @@ def step(
     scale: float,
     lr: float,
     bias: Tensor | None = None,
-    loss: str = "ce",
+    loss: str | nn.Module = "ce",
 ) -> Tensor:
     r"""Change of every unbiased score s_ij = scale * w_j.h_i in one gradient step, new minus old.
 
     -scale lr w_j.df/dh_i - scale lr df/dw_j.h_i + scale lr^2 df/dw_j.df/dh_i. As the scale goes to 0 this is
-    O(scale^2), so the cosines move by O(scale) and the steps to collapse grow like 1/scale; as it grows, with the
-    biases fixed, it decays exponentially at `decay_rate` once the critical condition holds.
+    O(scale^2), so the cosines move by O(scale) and the steps to collapse grow like 1/scale. As the scale grows and the
+    biases are fixed, the change decays exponentially at `decay_rate`, if the critical condition holds.
 
     Args:
         features: [N, d], unit rows in the paper.
@@ -92,13 +97,14 @@ def step(
         scale: the scale gamma.
         lr: learning rate eta of the mean loss.
         bias: [K], subtracted from the scores; None for zero.
-        loss: "ce" or "bce".
+        loss: "ce" or "bce", or such a loss Module.
 
     Returns:
-        [N, K]. The paper's Equation 207 gives this with the sign of old minus new on its left side; the step does not
+        [N, K]. The left side of the paper's Equation 207 has the opposite sign: it is old minus new. The step does not
         return to the sphere.
 
     Paper: 003, Theorems 5 and 6.
+    Tests: tests/theory/test_scaling.py::test_step_against_an_actual_step
 
     Example:
         >>> h = torch.eye(2, dtype=torch.float64)
@@ -111,47 +117,160 @@ def step(
     return scale * lr * (lr * d_features @ d_weight.T - first)
 
 
-def decay_rate(cosines: Tensor, target: Tensor, *, loss: str = "ce") -> float:
-    r"""Exponential rate in the scale at which the score change vanishes with fixed biases.
+def decay_rate(cosines: Tensor, target: Tensor, *, loss: str | nn.Module = "ce") -> float:
+    r"""Exponential rate in the scale at which the score change vanishes, for fixed biases.
 
-    Cross-entropy: the smallest margin cos_iy - max_{j != y} cos_ij. Binary cross-entropy: the smallest |cos_ij|
-    provided that all true cosines are positive and all false ones negative. |step| = O(scale^2 e^{-rate scale}).
+    |step| = O(scale^2 e^{-rate scale}). For cross-entropy the rate is the smallest margin
+    cos_iy - max_{j != y} cos_ij. For binary cross-entropy it is the smallest |cos_ij|, if all true cosines are
+    positive and all false ones negative.
 
     Args:
         cosines: w_j.h_i for unit rows, [N, K].
         target: labels, [N].
-        loss: "ce" or "bce".
+        loss: "ce" or "bce", or such a loss Module.
 
     Returns:
-        The rate; 0 or less where the critical condition (I for ce, II for bce) fails and nothing decays.
+        The rate. If it is 0 or less, the critical condition (I for ce, II for bce) fails and nothing decays.
 
     Paper: 003, Theorems 5(2) and 6(2).
+    Tests: tests/theory/test_scaling.py::test_step_is_quadratic_for_small_and_exponential_for_large_scales
 
     Example:
         >>> cosines = torch.tensor([[1.0, -0.5, -0.5]])
         >>> decay_rate(cosines, torch.tensor([0])), decay_rate(cosines, torch.tensor([0]), loss="bce")
         (1.5, 0.5)
     """
-    check_loss(loss)
     true_mask = torch.zeros_like(cosines, dtype=torch.bool)
     true_mask[torch.arange(len(target), device=target.device), target.long()] = True
-    true = cosines[true_mask]
-    false = cosines.masked_fill(true_mask, -math.inf).amax(1)
-    if loss == "ce":
-        return float((true - false).min())
-    return float(torch.minimum(true.min(), -false.max()))
+    return read(loss).decay_rate(cosines[true_mask], cosines.masked_fill(true_mask, -math.inf).amax(1))
+
+
+@dataclass(frozen=True)
+class Collapse:
+    """Steps until collapse, one row per start and one column per scale.
+
+    Attributes:
+        scales: the scales, [G].
+        steps: gradient steps until the stopping rule held, [starts, G]; -1 if it did not within the limit.
+        bias_mean: mean bias at the end, [starts, G].
+    """
+
+    scales: Tensor
+    steps: Tensor
+    bias_mean: Tensor
+
+    def reached(self) -> tuple[Tensor, Tensor]:
+        """The scales that collapsed from every start, and their median steps as float64, ready for a fit."""
+        done = (self.steps >= 0).all(0)
+        return self.scales[done], self.steps[:, done].to(torch.float64).median(0).values
+
+
+def steps_to_collapse(
+    loss: str | nn.Module,
+    K: int,
+    scales: Sequence[float] | Tensor,
+    *,
+    n: int = 2,
+    d: int | None = None,
+    tolerance: float = 0.0035,
+    lr: float = 0.05,
+    max_steps: int = 20_000,
+    bias: float | None = 0.0,
+    starts: int = 1,
+    seed: int = 0,
+) -> Collapse:
+    r"""Gradient steps on spheres until |w_y.h - 1| <= t and |w_j.h + 1/(K-1)| <= t for all samples and classes.
+
+    Features follow lr times the gradient of their own loss. Rows and biases follow lr times K times the gradient of
+    the mean loss. After each step all norms are set back to 1. All scales start from the same random points and use
+    the same tolerance. (The paper changes the tolerance at scale 5.)
+
+    Args:
+        loss: "ce" or "bce", or such a loss Module.
+        K: number of classes, at least 2.
+        scales: grid of scales, above 0.
+        n: samples per class.
+        d: dimension, at least K - 1; K if None.
+        tolerance: t of the stopping rule.
+        lr: learning rate. Above about 4/scale^2 the first steps overshoot, and the counts become erratic.
+        max_steps: give up after this many steps.
+        bias: initial value of the trained biases; None for a model without bias.
+        starts: number of random starting points.
+        seed: of the starting points.
+
+    Returns:
+        Collapse: `.steps` is -1 for a scale that did not collapse in time.
+
+    Paper: 003, Equation 217 and Appendix F, on the unconstrained sphere model instead of a network.
+    Tests: tests/theory/test_scaling.py::test_small_scales_take_one_over_the_scale_only_up_to_three_classes
+
+    Example:
+        >>> found = steps_to_collapse("ce", 3, [0.5, 1.0, 2.0])
+        >>> bool(found.steps[0, 0] > found.steps[0, 1] > 0)    # a smaller scale is slower
+        True
+    """
+    theory = read(loss)
+    check_count("K", K)
+    check_count("n", n, least=1)
+    check_count("starts", starts, least=1)
+    check_positive(tolerance=tolerance, lr=lr)
+    grid = torch.as_tensor(scales, dtype=torch.float64).flatten()
+    if not (grid > 0).all():
+        raise ValueError(f"scales must be positive, got {grid.min().item()}")
+    dim = K if d is None else d
+    if dim < K - 1:
+        raise ValueError(f"d must be at least K - 1 = {K - 1}, or no simplex frame exists; got {dim}")
+
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.randn(starts, 1, K + n * K, dim, dtype=torch.float64, generator=generator)
+    points = F.normalize(points, dim=3).expand(-1, len(grid), -1, -1).flatten(0, 1)  # (starts * G, K + N, d)
+    weight, features = points[:, :K], points[:, K:]
+    runs = len(points)
+    biases = torch.full((runs, 1, K), 0.0 if bias is None else float(bias), dtype=torch.float64)
+    label = F.one_hot(torch.arange(K).repeat(n), K).to(torch.float64)  # (N, K)
+    ideal = label * (K / (K - 1)) - 1.0 / (K - 1)
+
+    steps = torch.full((runs,), -1, dtype=torch.int64)
+    bias_mean = torch.full((runs,), math.nan, dtype=torch.float64)
+    active = torch.arange(runs)
+    gamma = grid.repeat(starts).view(-1, 1, 1)
+    with threads_for(points.numel()):
+        for count in range(max_steps + 1):
+            cosines = features @ weight.mT  # (runs, N, K)
+            done = (cosines - ideal).abs().amax((1, 2)) <= tolerance
+            if done.any():
+                steps[active[done]] = count
+                bias_mean[active[done]] = biases[done].mean((1, 2))
+                keep = ~done
+                active, gamma, cosines = active[keep], gamma[keep], cosines[keep]
+                weight, features, biases = weight[keep], features[keep], biases[keep]
+            if len(active) == 0:
+                break
+            scores = gamma * cosines - biases
+            residual = theory.residual(scores, label)
+            pull = gamma * residual
+            # Both gradients belong to the old point, so both are updated at once.
+            features, weight = (
+                F.normalize(features - lr * pull @ weight, dim=2),
+                F.normalize(weight - (lr / n) * pull.mT @ features, dim=2),
+            )
+            if bias is not None:
+                biases = biases + (lr / n) * residual.sum(1, keepdim=True)
+    bias_mean[active] = biases.mean((1, 2))
+    return Collapse(grid, steps.view(starts, -1), bias_mean.view(starts, -1))
 
 
 def bias_threshold(K: int) -> float:
     r"""The scale above which BCE's optimal bias separates the scores: (1 - 1/K) log(2K - 3).
 
-    -scale/(K-1) < b* < scale holds exactly for larger scales, so that at collapse every true score is positive and
+    For larger scales, and only for those, -scale/(K-1) < b* < scale. Then at collapse every true score is positive and
     every false one negative.
 
     Args:
         K: number of classes, at least 2; K = 2 gives 0.
 
-    Paper: 003, Lemma 16 (stated for K > 2, true for K = 2 as well).
+    Paper: 003, Lemma 16, which states it for K > 2. It is true for K = 2 as well.
+    Tests: tests/theory/test_scaling.py::test_lemma_16
 
     Example:
         >>> round(bias_threshold(10), 6)
@@ -164,14 +283,15 @@ def bias_threshold(K: int) -> float:
 def optimal_bias_limit(K: int, scale: float) -> float:
     r"""What BCE's optimal bias approaches at a large scale: (scale (K-2)/(K-1) + log(K-1)) / 2.
 
-    It grows with the scale, which the fixed-bias analysis of the paper's Lemma 21 leaves out; with it BCE's residual
-    decays with half the exponent of cross-entropy.
+    It grows with the scale. The paper's Lemma 21 fixes the bias and so leaves this out. With the optimal bias, BCE's
+    residual decays with half the exponent of cross-entropy.
 
     Args:
         K: number of classes, at least 2.
         scale: the scale gamma.
 
     Paper: derived from 003, Theorem 2.
+    Tests: tests/theory/test_scaling.py::test_large_scale_limits
 
     Example:
         >>> round(optimal_bias_limit(10, 64.0), 4)
@@ -181,44 +301,47 @@ def optimal_bias_limit(K: int, scale: float) -> float:
     return 0.5 * (scale * (K - 2) / (K - 1) + math.log(K - 1))
 
 
-def predicted_exponent(loss: str, K: int, scale: float | None = None) -> float:
+def predicted_exponent(loss: str | nn.Module, K: int, scale: float | None = None) -> float:
     r"""Exponent b with which the steps to collapse should grow like e^{b scale}: K/(K-1) for ce, K/(2(K-1)) for bce.
 
-    Near collapse everything is driven by the loss's residual, which decays with this exponent (BCE at its optimal
-    bias). The scores of cross-entropy move by scale^2 times the residual, which slows the growth at a finite scale,
-    down to b - 2/scale. The slowest part of BCE is its trained bias, whose gradient has no factor of the scale: its
-    local exponent is b. The paper fits 0.87 and 0.52 for K = 10 against limits of 1.111 and 0.556.
+    Near collapse the loss's residual drives everything, and it decays with this exponent (for BCE, at its optimal
+    bias). The scores of cross-entropy move by scale^2 times the residual. At a finite scale this slows the growth, down
+    to b - 2/scale. The slowest part of BCE is its trained bias. Its gradient has no factor of the scale, so its local
+    exponent is b. For K = 10 the paper fits 0.87 and 0.52, and the limits are 1.111 and 0.556.
 
     Args:
-        loss: "ce" or "bce".
+        loss: "ce" or "bce", or such a loss Module.
         K: number of classes, at least 2.
-        scale: where the lower end of the local exponent is wanted; None for the limit of large scales, its upper end.
+        scale: at which scale to give the lower end of the local exponent. None gives the limit of large scales, which
+            is its upper end.
 
     Paper: 003, Equation 219; the prediction is derived from Theorems 1 and 2.
+    Tests: tests/theory/test_scaling.py::test_large_scale_limits
 
     Example:
         >>> round(predicted_exponent("ce", 10), 3), round(predicted_exponent("bce", 10), 3)
         (1.111, 0.556)
     """
-    check_loss(loss)
     check_count("K", K)
-    limit = K / (K - 1) if loss == "ce" else K / (2.0 * (K - 1))
-    return limit if scale is None or loss == "bce" else limit - 2.0 / scale
+    return read(loss).collapse_exponent(K, scale)
 
 
 def predicted_power(K: int) -> int:
-    r"""Power p with which the steps of the sphere model should grow like scale^-p as the scale goes to 0: 1 for K <=
-    3, else 2.
+    r"""Power p with which the steps of the sphere model should grow like scale^-p as the scale goes to 0.
 
-    To first order in the scale the loss is log K minus scale times a linear function of the cosines, and every
-    collapsed configuration with sum_k w_k = 0 minimises that. Two or three unit vectors that sum to zero are a
-    simplex frame; four or more need not be, and only the term of second order, scale^2, drives them to equal angles.
-    The paper's argument (one step moves the cosines by O(scale), hence a/scale steps) sees the first phase only.
+    It is 1 for K <= 3, else 2.
+
+    To first order in the scale, the loss is log K minus the scale times a linear function of the cosines. Every
+    collapsed configuration with sum_k w_k = 0 minimises that. Two or three unit vectors that sum to zero are a simplex
+    frame. Four or more need not be one: only the term of second order, scale^2, drives them to equal angles. The paper
+    argues that one step moves the cosines by O(scale), so that it takes a/scale steps. That is true only for the first
+    phase.
 
     Args:
         K: number of classes, at least 2.
 
     Paper: derived; compare 003, Theorems 5(1) and 6(1) and Equation 218.
+    Tests: tests/theory/test_scaling.py::test_small_scales_take_one_over_the_scale_only_up_to_three_classes
 
     Example:
         >>> predicted_power(3), predicted_power(10)
@@ -226,3 +349,148 @@ def predicted_power(K: int) -> int:
     """
     check_count("K", K)
     return 1 if K <= 3 else 2
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted curve. Call it with x.
+
+    Attributes:
+        kind: "inverse" (a/x + c), "exponential" (a e^(b x) + c) or "power" (a x^b + c).
+        a, b, c: its constants; b is -1 for the inverse.
+        r2: share of the variance that the curve explains.
+        aic: Akaike's criterion for Gaussian errors, N log(RSS/N) + 2 (number of constants + 1). Lower is better.
+    """
+
+    kind: str
+    a: float
+    b: float
+    c: float
+    r2: float
+    aic: float
+
+    def __call__(self, x: float) -> float:
+        """The fitted value at x."""
+        shape = math.exp(self.b * x) if self.kind == "exponential" else x**self.b
+        return self.a * shape + self.c
+
+
+def _data(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor, least: int) -> tuple[Tensor, Tensor]:
+    xs, ys = (torch.as_tensor(values, dtype=torch.float64).flatten() for values in (x, y))
+    if xs.shape != ys.shape:
+        raise ValueError(f"x and y must have the same length, got {xs.numel()} and {ys.numel()}")
+    different = len(set(xs.tolist()))
+    if different < least:
+        raise ValueError(f"the fit needs at least {least} different x, got {different}")
+    if not (torch.isfinite(xs).all() and torch.isfinite(ys).all()):
+        raise ValueError("x and y must be finite; leave out the scales that did not collapse")
+    return xs, ys
+
+
+def _linear(shape: Tensor, y: Tensor) -> tuple[float, float, float]:
+    """Least squares a * shape + c, and the sum of squared residuals. Centred, so that no digits are lost to c."""
+    centred = shape - shape.mean()
+    spread = float(centred @ centred)
+    a = float(centred @ (y - y.mean())) / spread if spread > 0 else 0.0
+    c = float(y.mean()) - a * float(shape.mean())
+    return a, c, float(((y - a * shape - c) ** 2).sum())
+
+
+def _finish(kind: str, b: float, shape: Tensor, y: Tensor, constants: int) -> Fit:
+    a, c, rss = _linear(shape, y)
+    total = float(((y - y.mean()) ** 2).sum())
+    size = len(y)
+    aic = size * math.log(max(rss, 1e-300) / size) + 2.0 * (constants + 1)
+    return Fit(kind, a, b, c, 1.0 - rss / total if total > 0 else 1.0, aic)
+
+
+def _search(shape: Callable[[float], Tensor], low: float, high: float, y: Tensor) -> float:
+    """Variable projection: for each b the best a and c are linear, so only b is searched."""
+    return minimise(lambda b: _linear(shape(b), y)[2], low, high, points=300)
+
+
+def fit_inverse(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor) -> Fit:
+    r"""Least-squares fit of y = a/x + c.
+
+    Args:
+        x: scales, not 0.
+        y: steps to collapse.
+
+    Returns:
+        Fit with b = -1.
+
+    Paper: 003, Equation 218.
+    Tests: tests/theory/test_scaling.py::test_published_inverse_fits
+
+    Example:
+        >>> fit = fit_inverse([1.0, 2.0, 4.0], [5.0, 3.0, 2.0])
+        >>> round(fit.a, 6), round(fit.c, 6)
+        (4.0, 1.0)
+    """
+    xs, ys = _data(x, y, 2)
+    if (xs == 0).any():
+        raise ValueError("x must not contain 0")
+    return _finish("inverse", -1.0, 1.0 / xs, ys, 2)
+
+
+def fit_exponential(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor, *, limit: float = 40.0) -> Fit:
+    r"""Least-squares fit of y = a e^{b x} + c by variable projection.
+
+    Args:
+        x: scales.
+        y: steps to collapse.
+        limit: b is searched in (0, limit / (max x - min x)], so that the curve grows.
+
+    Returns:
+        Fit. If the data lie on a straight line, b ends at the lower end of the range, where the curve is a line.
+
+    Paper: 003, Equation 219.
+    Tests: tests/theory/test_scaling.py::test_published_exponential_fits
+
+    Example:
+        >>> xs = [1.0, 2.0, 3.0, 4.0]
+        >>> fit = fit_exponential(xs, [2.0 * math.exp(0.5 * x) - 1.0 for x in xs])
+        >>> round(fit.a, 4), round(fit.b, 4), round(fit.c, 4)
+        (2.0, 0.5, -1.0)
+    """
+    xs, ys = _data(x, y, 3)
+    spread, top = float(xs.max() - xs.min()), float(xs.max())
+
+    def shape(b: float) -> Tensor:
+        return torch.exp(b * (xs - top))  # in (0, 1]; e^(b x) itself would overflow for large b
+
+    b = _search(shape, 1e-4 / spread, limit / spread, ys)
+    fit = _finish("exponential", b, shape(b), ys, 3)
+    return replace(fit, a=fit.a * math.exp(-b * top))
+
+
+def fit_power(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor, *, limit: float = 40.0) -> Fit:
+    r"""Least-squares fit of y = a x^b + c with b > 0. The exponential fit is compared with this one.
+
+    Args:
+        x: scales, above 0.
+        y: steps to collapse.
+        limit: largest b tried.
+
+    Returns:
+        Fit.
+
+    Paper: none; 003 fits only the exponential.
+    Tests: tests/theory/test_scaling.py::test_fits_recover_their_own_curves
+
+    Example:
+        >>> fit = fit_power([1.0, 2.0, 3.0, 4.0], [3.0, 9.0, 19.0, 33.0])
+        >>> round(fit.a, 4), round(fit.b, 4), round(fit.c, 4)
+        (2.0, 2.0, 1.0)
+    """
+    xs, ys = _data(x, y, 3)
+    if (xs <= 0).any():
+        raise ValueError("x must be positive")
+    top = float(xs.max())
+
+    def shape(b: float) -> Tensor:
+        return (xs / top) ** b
+
+    b = _search(shape, 1e-4, limit, ys)
+    fit = _finish("power", b, shape(b), ys, 3)
+    return replace(fit, a=fit.a * top**-b)

@@ -1,21 +1,72 @@
-"""The unconstrained feature model: features and classifier as free variables, solved for any loss and certified."""
+"""The unconstrained feature model: features and classifier as free variables, solved for any loss and certified.
 
-from collections.abc import Sequence
+`UnconstrainedFeatures` is the model. Below it stand the search from many starts, and the certificate of a point.
+Tests: tests/theory/test_unconstrained.py.
+"""
+
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from lastlayer import losses
-from lastlayer.theory._certificate import Certificate, certify
-from lastlayer.theory._losses import describe, name_of
-from lastlayer.theory._problem import Problem, unit
-from lastlayer.theory._scalar import check_count, check_nonnegative, check_positive
-from lastlayer.theory._search import Found, search
-from lastlayer.theory._threads import threads_for
+from lastlayer.geometry import Geometry, measure
+from lastlayer.theory import minima, numbers
+from lastlayer.theory.landscape import Curvature, smallest_curvature
+from lastlayer.theory.loss_theory import LossTheory, NoFormula, loss_of_features, theory_of
+from lastlayer.theory.numbers import check_count, check_nonnegative, check_positive, threads_for
 
-# losses whose derivative jumps: their gradient does not vanish at a minimum and they have no curvature there
-PIECEWISE = ("max-margin", "batch-max-margin", "large-margin", "arc-margin")
+Parts = tuple[Tensor, Tensor, Tensor]  # W (..., K, d), H (..., N, d), b (..., K)
+
+GLOBAL_TOLERANCE = 1e-8  # of the gap to a closed form, relative to 1 + |value|
+BOUND_TOLERANCE = 1e-7  # of the gap to a lower bound, which is only as tight as the point is critical
+CRITICAL_TOLERANCE = 1e-6  # of a gradient norm
+NEGATIVE = -1e-8  # curvature below this is negative
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is known about a point.
+
+    On spheres with a large scale the minimum itself is below 1e-8, and points far from collapse are that close to it.
+    Then only `geometry` tells them apart.
+
+    Attributes:
+        kind: one of
+
+            - "global minimum": within 1e-8 of the closed form, or within 1e-7 of a lower bound
+            - "strict saddle": there is a direction of negative curvature
+            - "spurious": critical, without negative curvature, and above the global minimum
+            - "local minimum": critical, without negative curvature, and no global value is known
+            - "critical point": the curvature was not computed
+            - "not critical"
+            - "not smooth": the loss is piecewise. Gradient norm and curvature say nothing, only the gap counts.
+        value: the objective.
+        gradient_norm: norm of its gradient; on spheres, of the tangent gradient.
+        closed_form: the global minimum in closed form, or None.
+        gap: value minus `closed_form`, or without one, value minus `lower_bound`. None without either, or if the
+            bound is vacuous.
+        lower_bound: a value that no W, H, b of any dimension can go below, for a loss that is convex in the logits. It
+            comes from the dual of the nuclear norm. It is 0, which is vacuous, if that says no more. None for other
+            losses.
+        curvature: smallest Hessian eigenvalue with its direction, or None.
+        escape: unit direction (dW, dH, db) along which a strict saddle falls, or None.
+        geometry: every measure of lastlayer.geometry at this point.
+        starts: how many starts ended at this value.
+    """
+
+    kind: str
+    value: float
+    gradient_norm: float
+    closed_form: float | None
+    gap: float | None
+    lower_bound: float | None
+    curvature: Curvature | None
+    escape: Parts | None
+    geometry: Geometry
+    starts: int
 
 
 @dataclass(frozen=True)
@@ -26,13 +77,13 @@ class Solution:
         loss: the objective there, penalties included.
         weight: classifier rows W, [K, d], float64; unit rows on spheres.
         features: H, [N, d], sorted by class; unit rows on spheres.
-        bias: b, [K]: added to the logits in the Euclidean model, subtracted from the scores on spheres.
+        bias: b, [K]. In the Euclidean model it is added to the logits, on spheres it is subtracted from the scores.
         target: labels of the features, [N].
-        certificate: gradient norm, gap, curvature, geometry and class of this point.
-        values: objective at the end of every start, [S].
+        certificate: what is known of this point.
+        values: objective at the end of each start, [S].
         gradient_norms: gradient norm there, [S].
-        iterations: iterations of every start, [S].
-        certificates: one for every distinct value that a start converged to, lowest first; `certificate` is the first.
+        iterations: iterations of each start, [S].
+        certificates: one for each distinct value that a start ended at, lowest first. `certificate` is the first.
     """
 
     loss: float
@@ -52,24 +103,25 @@ class UnconstrainedFeatures:
 
     Euclidean: (1/N) sum_i L(W h_i + b, y_i) + lambda_w/2 ||W||^2 + lambda_h/2 ||H||^2 + lambda_b/2 ||b||^2.
     On spheres (`normalized=True`): (1/N) sum_i L(scale * w_j.h_i - b_j, y_i) + lambda_b/2 ||b||^2 with unit rows of
-    W and H; lambda_w and lambda_h, whose terms are constant there, are left out.
+    W and H. There the terms of lambda_w and lambda_h are constant and left out.
 
     Args:
         K: number of classes, at least 2.
         n: samples per class, or K numbers for unbalanced classes.
         d: dimension of the features.
-        loss: a loss Module or a create name. `large-margin` takes features and weight and so has no bias;
-            `arc-margin` takes cosines, so it needs `normalized=True` and brings its own scale; the distillation
-            losses need a teacher and are refused. `ln` has no minimum: it does not see the norms, the penalties
-            drive them to 0 and no start converges. A Module outside the library works if it maps (logits, target) to
-            a mean and is differentiable.
-        lambda_w, lambda_h, lambda_b: penalties; the first two above 0 in the Euclidean model, without which the
-            infimum of most losses is not attained.
-        normalized: on spheres.
-        scale: the scale of the sphere model, above 0; None there means 16, the default of NormalizedHead.
+        loss: a create name or a loss Module. `large-margin` takes features and weight, so there is no bias.
+            `arc-margin` takes cosines, so it needs `normalized=True`, and it brings its own scale. The distillation
+            losses need a teacher and are refused. `ln` has no minimum: it does not see the norms, the penalties drive
+            them to 0, and no start converges. A Module from elsewhere works if it maps (logits, target) to a mean and
+            is differentiable.
+        lambda_w, lambda_h, lambda_b: penalties. The first two must be above 0 in the Euclidean model, because without
+            them most losses do not attain their infimum.
+        normalized: whether rows lie on spheres.
+        scale: the scale of the sphere model, above 0. None means 16, the default of NormalizedHead.
         bias: whether there is a bias.
 
     Paper: 001, Section 3 (Euclidean); 003, Section 3 (spheres, the bias subtracted).
+    Tests: tests/theory/test_unconstrained.py::test_global_minimum_of_theorem_one
 
     Example:
         >>> model = UnconstrainedFeatures(3, 2, 4, "ce", 5e-3, 5e-3, 0.0)
@@ -108,22 +160,20 @@ class UnconstrainedFeatures:
         self.scale = 1.0 if not normalized else 16.0 if scale is None else float(scale)
         check_positive(scale=self.scale)
         self.target = torch.repeat_interleave(torch.arange(K), torch.tensor(counts))  # (N,)
-        if isinstance(loss, str):
-            extra = {"counts": torch.tensor(counts)} if loss == "logit-adjusted" else {}
-            loss = losses.create(loss, num_classes=K, **extra)
-        self.loss = loss
-        self.described = describe(loss) if isinstance(loss, losses.Loss) and _counts_all_alike(loss, K) else None
-        name = name_of(loss)
-        if getattr(loss, "needs_teacher", False):
-            raise ValueError(f"{name} needs a teacher, which the unconstrained feature model does not have")
-        if name == "arc-margin" and not normalized:
-            raise ValueError("arc-margin takes cosines; give normalized=True (a scale on the command line)")
-        self.bias = bias and name not in ("large-margin", "arc-margin")
-        self.smooth = name not in PIECEWISE
-        self._input = "features" if name == "large-margin" else "cosines" if name == "arc-margin" else "logits"
+        self.loss: nn.Module = losses.create_for(torch.tensor(counts), loss) if isinstance(loss, str) else loss
+        self.theory = theory_of(self.loss)
+
+        takes = self.loss.takes if isinstance(self.loss, losses.Loss) else ("logits",)
+        if isinstance(self.loss, losses.Loss) and self.loss.needs_teacher:
+            raise ValueError(f"{self.theory.name} needs a teacher, which the unconstrained feature model does not have")
+        if "cosines" in takes and not normalized:
+            name = self.theory.name
+            raise ValueError(f"{name} takes cosines; give normalized=True (a scale on the command line)")
+        self.bias = bias and "cosines" not in takes and "weight" not in takes
+        self._loss_scale = 1.0 if "cosines" in takes else self.scale
 
     def objective(self, weight: Tensor, features: Tensor, bias: Tensor) -> Tensor:
-        """The objective at W [K, d], H [N, d], b [K]; on spheres the rows are normalised first.
+        """The objective at W [K, d], H [N, d], b [K]. On spheres the rows are normalized first.
 
         Args:
             weight: W, [K, d].
@@ -136,7 +186,7 @@ class UnconstrainedFeatures:
             tensor(0.6931)
         """
         if self.normalized:
-            weight, features = unit(weight), unit(features)
+            weight, features = _unit(weight), _unit(features)
         penalty = 0.5 * self.lambda_b * bias.square().sum()
         if not self.normalized:
             penalty = penalty + 0.5 * self.lambda_w * weight.square().sum()
@@ -145,15 +195,8 @@ class UnconstrainedFeatures:
 
     def _mean_loss(self, weight: Tensor, features: Tensor, bias: Tensor) -> Tensor:
         target = self.target.to(features.device)
-        if self._input == "features":
-            value: Tensor = self.loss(features, weight, target)
-        elif self._input == "cosines":
-            value = self.loss(features @ weight.mT, target)
-        else:
-            sign = -1.0 if self.normalized else 1.0
-            logits = features @ weight.mT
-            logits = logits if self.scale == 1.0 else self.scale * logits
-            value = self.loss(logits + sign * bias if self.bias else logits, target)
+        offset = (-1.0 if self.normalized else 1.0) * bias if self.bias else None
+        value = loss_of_features(self.loss, features, target, weight, offset, self._loss_scale)
         if value.ndim:
             return value.mean()
         return value / len(target) if getattr(self.loss, "reduction", "mean") == "sum" else value
@@ -170,17 +213,17 @@ class UnconstrainedFeatures:
     ) -> Solution:
         r"""Minimise from many random starts at once and certify where they ended.
 
-        L-BFGS in float64 on all starts together, in coordinates in which the penalties of W and H weigh the same.
-        Nothing of the symmetry of the solution is used.
+        This runs L-BFGS in float64 on all starts together, in coordinates in which the penalties of W and H weigh the
+        same. It uses nothing of the symmetry of the solution.
 
         Args:
             starts: number of random starts.
             tolerance: gradient norm at which a start has converged.
-            max_iterations: limit for every start; None for 3000, and 300 for piecewise losses, whose gradient does not
-                vanish: they come within about 1e-3 of the minimum, and `gap` says how close.
+            max_iterations: limit for each start. None means 3000, or 300 for piecewise losses. The gradient of those
+                does not vanish at a minimum. They come within about 1e-3 of it, and `gap` says how close.
             seed: of the starts.
             spread: typical norm of a starting row (Euclidean model).
-            curvature: whether to compute the smallest Hessian eigenvalue; never done for piecewise losses.
+            curvature: whether to compute the smallest Hessian eigenvalue. It is never computed for piecewise losses.
 
         Returns:
             Solution. A start that cannot reach the tolerance keeps its last point; see `gradient_norms`.
@@ -190,22 +233,21 @@ class UnconstrainedFeatures:
         """
         check_count("starts", starts, least=1)
         check_positive(tolerance=tolerance, spread=spread)
-        limit = max_iterations if max_iterations is not None else 3000 if self.smooth else 300
-        problem = self._problem()
-        found = search(problem, starts, seed=seed, spread=spread, tolerance=tolerance, max_iterations=limit)
-        with threads_for(sum(problem.sizes)):
+        limit = max_iterations if max_iterations is not None else 3000 if self.theory.smooth else 300
+        found = _Search(self).run(starts, seed=seed, spread=spread, tolerance=tolerance, max_iterations=limit)
+        with threads_for(self._entries):
             return self._certified(found, curvature)
 
     def certify(
         self, weight: Tensor, features: Tensor, bias: Tensor | None = None, *, curvature: bool = True
     ) -> Certificate:
-        """Classify any point, such as a saddle made by hand.
+        """Say what is known of any point, such as a saddle made by hand.
 
         Args:
             weight: W, [K, d].
             features: H, [N, d], sorted by class like `target`.
             bias: b, [K]; zero if None.
-            curvature: whether to compute the smallest Hessian eigenvalue; never done for piecewise losses.
+            curvature: whether to compute the smallest Hessian eigenvalue. It is never computed for piecewise losses.
 
         Returns:
             Certificate.
@@ -221,13 +263,97 @@ class UnconstrainedFeatures:
                 f"{list(weight.shape)} and {list(features.shape)}"
             )
         b = torch.zeros(self.K) if bias is None else bias
-        parts = (weight.double(), features.double(), b.double())
-        problem = self._problem()
-        with threads_for(sum(problem.sizes)):
-            return certify(problem, parts, curvature=curvature)
+        with threads_for(self._entries):
+            return self._certify((weight.double(), features.double(), b.double()), curvature=curvature)
 
-    def _certified(self, found: Found, curvature: bool) -> Solution:
-        """Certify one start of every group that ended at the same value."""
+    def closed_form(self) -> float | None:
+        """The global minimum, if a formula is known: for balanced classes and enough dimensions, else None."""
+        if not self._counts_all_alike() or len(set(self.counts)) != 1 or self.d < self.K - 1:
+            return None
+        try:
+            if self.normalized:
+                return self.theory.sphere_minimum(self.K, self.scale, free_bias=self.bias and self.lambda_b == 0)
+            found = minima.unconstrained(
+                self.loss,
+                self.K,
+                self.counts[0],
+                self.lambda_w,
+                self.lambda_h,
+                bias=self.bias,
+                lambda_b=self.lambda_b,
+            )
+        except NoFormula:
+            return None
+        needed = self.K if found.common != 0.0 else self.K - 1
+        return found.loss if self.d >= needed else None
+
+    def lower_bound(self, parts: Parts) -> float | None:
+        """A value below which the objective cannot fall, from the tangent of a convex loss at these W, H, b.
+
+        Let G be the gradient of the mean loss in Z = H W'. Then every Z' has L(Z' + b') >= L + <G, Z' - Z> +
+        g.(b' - b), and the penalties are at least l ||Z'||_*, l = sqrt(lambda_w lambda_h). <G, Z'> >= -||G|| ||Z'||_*.
+        So if ||G|| <= l, the best Z' costs nothing. Otherwise it costs at most (||G|| - l) ||Z'||_*, where
+        ||Z'||_* <= value/l at the minimum of a non-negative loss. With a free bias the bound is exact up to ||g||,
+        which vanishes at a critical point. If the tangent says less than 0, the bound is 0.
+        """
+        if self.normalized or not self.theory.convex or not self._counts_all_alike():
+            return None
+        weight, features, bias = (part.detach() for part in parts)
+        logits = (features @ weight.mT).requires_grad_(True)
+        offset = bias.clone().requires_grad_(True)
+        # the loss as a function of free logits: the identity takes the place of the classifier
+        with torch.enable_grad():
+            value = self._mean_loss(torch.eye(len(bias), dtype=logits.dtype), logits, offset)
+        tangent, pull = torch.autograd.grad(value, [logits, offset], allow_unused=True)
+        total = float(self.objective(weight, features, bias))
+        price = math.sqrt(self.lambda_w * self.lambda_h)
+        excess = max(0.0, float(torch.linalg.matrix_norm(tangent, 2)) / price - 1.0)
+        bound = float(value.detach()) - float((tangent * logits.detach()).sum()) - excess * total
+        if pull is not None and self.bias:
+            bound -= float(pull @ bias)
+            if self.lambda_b > 0:
+                bound -= float(pull @ pull) / (2.0 * self.lambda_b)
+        return max(bound, 0.0)
+
+    def _certify(self, parts: Parts, *, curvature: bool, starts: int = 1) -> Certificate:
+        leaves = [part.detach().clone().requires_grad_(True) for part in parts]
+        with torch.enable_grad():
+            total = self.objective(*leaves)
+        gradients = torch.autograd.grad(total, leaves, allow_unused=True)
+        norm = math.sqrt(sum(float(g.square().sum()) for g in gradients if g is not None))
+        value = float(total.detach())
+
+        formula, bound = self.closed_form(), self.lower_bound(parts)
+        # A lower bound of 0 holds everywhere and says nothing about this point.
+        reference = formula if formula is not None else bound or None
+        gap = None if reference is None else value - reference
+        found = smallest_curvature(self.objective, parts) if curvature and self.theory.smooth else None
+
+        tolerance = GLOBAL_TOLERANCE if formula is not None else BOUND_TOLERANCE
+        # A value well below the formula would show that the formula is not the minimum here.
+        if gap is not None and abs(gap) <= tolerance * (1.0 + abs(value)):
+            kind = "global minimum"
+        elif not self.theory.smooth:
+            kind = "not smooth"
+        elif norm > CRITICAL_TOLERANCE:
+            kind = "not critical"
+        elif found is None:
+            kind = "critical point"
+        elif found.value < NEGATIVE:
+            kind = "strict saddle"
+        else:
+            kind = "local minimum" if formula is None else "spurious"
+        escape = None
+        if kind == "strict saddle" and found is not None and isinstance(found.direction, tuple):
+            dw, dh, db = found.direction
+            escape = (dw, dh, db)
+        weight, features, bias = (part.detach() for part in parts)
+        sign = -1.0 if self.normalized else 1.0
+        geometry = measure(features, self.target, weight, sign * bias)
+        return Certificate(kind, value, norm, formula, gap, bound, found, escape, geometry, starts)
+
+    def _certified(self, found: "_Found", curvature: bool) -> Solution:
+        """Certify one start of each group that ended at the same value."""
         groups: list[list[int]] = []
         for index in torch.argsort(found.values).tolist():
             value = float(found.values[index])
@@ -235,11 +361,11 @@ class UnconstrainedFeatures:
                 groups[-1].append(index)
             else:
                 groups.append([index])
-        # the most critical point speaks for its group; a loss without a minimum may leave as many groups as starts
+        # The most critical point speaks for its group. A loss without a minimum may leave as many groups as starts.
         chosen = [min(group, key=lambda i: float(found.gradient_norms[i])) for group in groups[:8]]
         weight, features, bias = found.parts
         certificates = tuple(
-            certify(self._problem(), (weight[i], features[i], bias[i]), curvature=curvature, starts=len(group))
+            self._certify((weight[i], features[i], bias[i]), curvature=curvature, starts=len(group))
             for i, group in zip(chosen, groups, strict=False)
         )
         best = chosen[0]
@@ -256,26 +382,147 @@ class UnconstrainedFeatures:
             certificates=certificates,
         )
 
-    def _problem(self) -> Problem:
-        return Problem(
-            objective=self.objective,
-            mean_loss=self._mean_loss,
-            described=self.described,
-            counts=self.counts,
-            dim=self.d,
-            target=self.target,
-            lambda_w=self.lambda_w,
-            lambda_h=self.lambda_h,
-            lambda_b=self.lambda_b,
-            normalized=self.normalized,
-            scale=self.scale,
-            bias=self.bias,
-            smooth=self.smooth,
+    def _counts_all_alike(self) -> bool:
+        """Whether each class weighs the same: no class weights, and no class is ignored."""
+        if not isinstance(self.loss, losses.Loss):
+            return False
+        options = self.loss.hyperparameters()
+        weighted = options.get("weight") is not None or options.get("class_weight") is not None
+        return not weighted and not 0 <= options.get("ignore_index", -100) < self.K
+
+    @property
+    def _sizes(self) -> list[int]:
+        """Number of entries of W, H and b."""
+        return [self.K * self.d, len(self.target) * self.d, self.K]
+
+    @property
+    def _entries(self) -> int:
+        return sum(self._sizes)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    """Rows of norm 1. The model starts from random rows and never reaches zero."""
+    normed: Tensor = rows / rows.norm(dim=-1, keepdim=True)
+    return normed
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Where each start ended."""
+
+    parts: Parts  # with a leading dimension of starts
+    values: Tensor  # (S,)
+    gradient_norms: Tensor  # (S,)
+    iterations: Tensor  # (S,)
+
+
+class _Search:
+    """Minimising a model from many random starts, in coordinates of its own.
+
+    W, H and b are `metric` times the coordinates, chosen so that all have curvatures of the same order. The penalties
+    become isotropic (Euclidean), or a sample and a class weigh by their number (spheres).
+    """
+
+    def __init__(self, model: UnconstrainedFeatures) -> None:
+        self.model = model
+        K, N = model.K, len(model.target)
+        if model.normalized:
+            self.metric = math.sqrt(K), math.sqrt(N), math.sqrt(K)
+        else:
+            alike = model._counts_all_alike()
+            theory = model.theory if alike else LossTheory(model.loss)
+            curvature = theory.bias_curvature(K, math.sqrt(N / K * model.lambda_w * model.lambda_h)) + model.lambda_b
+            self.metric = model.lambda_w**-0.5, model.lambda_h**-0.5, curvature**-0.5
+
+    def run(self, starts: int, *, seed: int, spread: float, tolerance: float, max_iterations: int) -> _Found:
+        """Minimise from random starts until the gradient norm is below the tolerance."""
+        model, metric, size = self.model, self.metric, self.model._entries
+        generator = torch.Generator().manual_seed(seed)
+        points = torch.randn(starts, size, generator=generator, dtype=torch.float64)
+        weight, features, bias = self.split(points)
+        if model.normalized:
+            weight, features = _unit(weight), _unit(features)
+        else:
+            typical = spread / math.sqrt(model.d)
+            weight, features = weight * typical, features * typical
+        flat = [(weight / metric[0]).flatten(-2), (features / metric[1]).flatten(-2), 0.0 * bias]
+        points = torch.cat(flat, dim=-1)
+        evaluate = self.evaluator()
+
+        # A longer memory saves iterations. Starts that together outgrow the cache would wait for it, so they are split.
+        memory = 20 if size < 20_000 else 6
+        group = min(starts, max(1, 2_000_000 // (2 * memory * size)))
+
+        def minimise(some: Tensor) -> numbers.Ends:
+            if not torch.isfinite(evaluate(some)[0]).all():
+                raise ValueError("the loss is not finite at a random start")
+            return numbers.lbfgs(
+                evaluate, some, norm=self.norm, tolerance=tolerance, max_iterations=max_iterations, memory=memory
+            )
+
+        found = numbers.join(numbers.side_by_side(minimise, torch.split(points, group), group * size))
+        weight, features, bias = self.split(found.points)
+        weight, features, bias = weight * metric[0], features * metric[1], bias * metric[2]
+        if model.normalized:
+            weight, features = _unit(weight), _unit(features)
+        norms = self.norm(found.points, found.gradients)
+        return _Found((weight, features, bias), found.values, norms, found.iterations)
+
+    def split(self, flat: Tensor) -> Parts:
+        """W, H and b from their flat form, with any leading dimensions."""
+        weight, features, bias = torch.split(flat, self.model._sizes, dim=-1)
+        lead, d = flat.shape[:-1], self.model.d
+        return weight.reshape(*lead, -1, d), features.reshape(*lead, -1, d), bias
+
+    def evaluator(self) -> numbers.Evaluate:
+        """Objective and gradient of many points at once."""
+        model, (to_w, to_h, to_b) = self.model, self.metric
+        factors = (0.0, 0.0) if model.normalized else (model.lambda_w * to_w**2, model.lambda_h * to_h**2)
+        penalty = torch.cat(
+            [
+                torch.full((size,), factor, dtype=torch.float64)
+                for size, factor in zip(model._sizes, (*factors, model.lambda_b * to_b**2), strict=True)
+            ]
         )
 
+        def single(flat: Tensor) -> Tensor:
+            weight, features, bias = self.split(flat)
+            if model.normalized:
+                return model._mean_loss(_unit(weight), _unit(features), bias * to_b)
+            # Every loss sees W and H only through their product, so both factors may go to the smaller of the two.
+            return model._mean_loss(weight * (to_w * to_h), features, bias * to_b)
 
-def _counts_all_alike(loss: losses.Loss, K: int) -> bool:
-    """Whether every class weighs the same: no class weights, and none of the classes ignored."""
-    options = loss.hyperparameters()
-    weighted = options.get("weight") is not None or options.get("class_weight") is not None
-    return not weighted and not 0 <= options.get("ignore_index", -100) < K
+        many: Callable[[Tensor], Tensor] = torch.func.vmap(single)
+        try:
+            with torch.no_grad():
+                many(torch.ones(2, model._entries, dtype=torch.float64))
+        except RuntimeError:  # a loss that reads values in Python cannot be vectorised
+
+            def many(x: Tensor) -> Tensor:
+                return torch.stack([single(row) for row in x])
+
+        def evaluate(x: Tensor) -> tuple[Tensor, Tensor]:
+            x = x.detach().requires_grad_(True)
+            values = many(x)
+            (gradients,) = torch.autograd.grad(values.sum(), x)
+            # We add the quadratic part by hand: through autograd it would cost as much as the loss.
+            x, pull = x.detach(), penalty * x.detach()
+            return values.detach() + 0.5 * torch.linalg.vecdot(pull, x), gradients + pull
+
+        return evaluate
+
+    def norm(self, x: Tensor, gradient: Tensor) -> Tensor:
+        """Norm of the gradient in W, H and b themselves; on spheres, of the tangent gradient at the unit rows."""
+        by_weight, by_features, by_bias = self.split(gradient)
+        if self.model.normalized:
+            # The gradient of f(w/||w||) is the tangent gradient at the unit row, divided by ||w||.
+            weight, features, _ = self.split(x)
+            rows = [by_weight.norm(dim=-1) * weight.norm(dim=-1), by_features.norm(dim=-1) * features.norm(dim=-1)]
+            squares = [row.square().sum(-1) for row in rows]
+        else:
+            squares = [
+                torch.linalg.vector_norm(part, dim=(-2, -1)).square() / factor**2
+                for part, factor in ((by_weight, self.metric[0]), (by_features, self.metric[1]))
+            ]
+        total: Tensor = squares[0] + squares[1] + by_bias.square().sum(-1) / self.metric[2] ** 2
+        return total.sqrt()

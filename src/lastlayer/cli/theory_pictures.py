@@ -1,4 +1,7 @@
-"""The pictures of `lastlayer theory ... --plot`: one self-contained page each, which holds plotly itself."""
+"""The pictures of `lastlayer theory ... --plot`, one page per command. A page contains plotly, so it opens offline.
+
+Tests: tests/cli/test_theory_pictures.py.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,19 +10,18 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from lastlayer.cli._output import html_page
+from lastlayer.cli.theory_tables import Row
 from lastlayer.reports.pictures import LOG
 from lastlayer.theory import Solution
 from lastlayer.theory.dynamics import Trajectory
-
-Row = dict[str, Any]
 
 
 def page(command: str, content: Any) -> str:
     """The page of a command.
 
     Args:
-        command: its name.
-        content: the rows, trajectories or solution that it computed.
+        command: the name of the command.
+        content: what it computed: rows, trajectories by loss, or a solution.
     """
     figure = _FIGURES[command](content)
     figure.update_layout(template="plotly_white")
@@ -59,7 +61,7 @@ def _dynamics(paths: dict[str, Trajectory]) -> go.Figure:
     colours = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
     for column, path in enumerate(paths.values(), start=1):
         for label in sorted(set(path.target.tolist())):
-            # one line for all points of a class: None lifts the pen between them
+            # One line holds all points of a class. None interrupts the line between them.
             lines = [
                 [value for trace in path.points[:, path.target == label, axis].T.tolist() for value in (*trace, None)]
                 for axis in range(path.points.shape[2])
@@ -84,7 +86,7 @@ def _dynamics(paths: dict[str, Trajectory]) -> go.Figure:
                 row=1,
                 col=column,
             )
-        if not solid:  # circles and right angles are what the picture is about
+        if not solid:  # both axes need the same unit, so that circles look like circles
             figure.update_yaxes(scaleanchor="x" if column == 1 else f"x{column}", col=column, row=1)
     return figure
 
@@ -104,7 +106,7 @@ def _bounds(rows: list[Row]) -> go.Figure:
             x=[row["epsilon"] for row in rows], y=[row[name] for row in rows], name=name, mode="lines+markers"
         )
     figure.update_xaxes(**LOG, title="excess of the loss over its minimum")
-    figure.update_yaxes(title="bound on the cosine (vacuous ones are not drawn)")
+    figure.update_yaxes(title="bound on the cosine (vacuous bounds are not drawn)")
     return figure
 
 

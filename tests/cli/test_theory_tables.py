@@ -1,0 +1,42 @@
+"""What the commands of `lastlayer theory` share: numbers as JSON or in a table, and a bar in a terminal alone."""
+
+import json
+import math
+
+import pytest
+
+from lastlayer.cli.theory_tables import show, tracked
+from tests.cli.test_theory import QUICK, run
+
+TABLES = {
+    "rows": [
+        {"name": "a", "value": math.inf, "done": True, "parts": ["x", "y"]},
+        dict.fromkeys(("name", "value", "done", "parts")),
+    ]
+}
+
+
+def test_json_has_null_for_what_is_no_number(capsys) -> None:
+    show(TABLES, True, titles={})
+    first, second = json.loads(capsys.readouterr().out)["rows"]
+    assert first == {"name": "a", "value": None, "done": True, "parts": ["x", "y"]}
+    assert set(second.values()) == {None}
+
+
+def test_a_table_in_words(capsys) -> None:
+    show(TABLES, False, titles={"rows": "A title"}, absent="vacuous")
+    printed = capsys.readouterr().out
+    for word in ("A title", "inf", "yes", "x, y", "vacuous"):
+        assert word in printed
+
+
+def test_without_a_terminal_there_is_no_bar(capsys) -> None:
+    assert list(tracked([1, 2], "counting")) == [1, 2]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("command", "what"), [("dynamics", "moving points"), ("scaling", "collapsing")])
+def test_commands_of_seconds_show_progress_in_a_terminal_alone(command: str, what: str, monkeypatch) -> None:
+    assert run(command, *QUICK[command]).stderr == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes it for a terminal
+    assert what in run(command, *QUICK[command]).stderr
