@@ -3,7 +3,6 @@
 Their `>>>` examples run as doctests (pyproject.toml).
 """
 
-import copy
 import dataclasses
 import importlib
 import inspect
@@ -18,11 +17,10 @@ from typer.main import get_command
 from lastlayer import data, heads, losses, papers, theory
 from lastlayer.cli import app
 from lastlayer.cli.reproduce import _only, _seeds
-from lastlayer.linear_loss import Plan, linear_loss
 from lastlayer.linear_loss.plan import AGAINST_OTHERS, BY_CLASSES, SHARDED
 from lastlayer.losses import loss as _loss
 from lastlayer.measures import MEASURES
-from lastlayer.training import DataChoice, LossChoice, ModelChoice, Schedule, Trial
+from lastlayer.training import DataChoice, ModelChoice, Schedule, Trial
 from lastlayer.training.loop import finish_fit, fit
 
 ROOT = Path(__file__).parents[1]
@@ -85,23 +83,6 @@ def test_a_loss_takes_soft_targets_if_its_line_says_so(name):
     assert LOSSES[name]["soft targets"] == ("yes" if takes else "no")
 
 
-def test_the_loss_that_the_page_adds_works(monkeypatch):
-    """The file printed there, registered for the time of this test."""
-    monkeypatch.setattr(_loss, "_registry", copy.deepcopy(_loss._registry))
-    code = next(block for block in re.findall(r"```python\n(.*?)```", PAGES["losses.md"], re.S) if "@register" in block)
-    exec(compile(code, "docs/losses.md", "exec"), {"__name__": "poly1"})
-    torch.manual_seed(0)
-    z, y = torch.randn(6, 5, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 4, 0])
-    loss = losses.create("poly1", epsilon=2.0)
-    p = z.softmax(1)
-    each = -p.log() + 2.0 * (1 - p)  # (N, K), of every label
-    assert loss(z, y).item() == pytest.approx(each[torch.arange(6), y].mean().item())
-    assert loss(z, p).item() == pytest.approx((p * each).sum(1).mean().item())
-    by_rows = linear_loss(z, torch.eye(5, dtype=torch.float64), y, loss, plan=Plan("rows", "", rows=4))
-    assert by_rows.item() == pytest.approx(loss(z, y).item())
-    assert Trial(loss=LossChoice("poly1", {"epsilon": 2.0})).resolved().optimiser.lr == 0.1
-
-
 def test_the_lists_of_linear_loss_are_those_it_goes_by():
     page = PAGES["linear_loss.md"]
     takes = {names(row["path"])[0]: row["takes"] for row in rows(page, "path")}
@@ -158,7 +139,7 @@ def test_the_tables_of_papers_sizes_and_verdicts(tmp_path):
     counting = {}
     for size in papers.SIZES:
         store = papers.Store(tmp_path / size)
-        store.add("sln.table1", size, [papers.Row({"loss": "CE"}, 0, 1, {"test.accuracy": 0.9})])
+        store.add("sln.table1", size, [papers.Record({"loss": "CE"}, 0, 1, {"test.accuracy": 0.9})])
         counting[size] = store.size_of_evidence("sln.table1") is not None
     assert said == counting
     outcomes = [names(row["verdict"])[0] for row in rows(PAGES["papers.md"], "verdict")]
