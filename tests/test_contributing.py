@@ -25,6 +25,7 @@ REGISTRIES = {
     "lastlayer.heads.head": "_registry",
     "lastlayer.models.common": "_MODELS",
     "lastlayer.data.sources": "_SOURCES",
+    "lastlayer.runners.protocol": "RUNNERS",
 }
 MEASURES = {"lastlayer.measures": ["MEASURES", "_SOURCES"]}
 
@@ -71,7 +72,7 @@ def test_an_example_is_complete_and_does_what_its_lines_say(title, tmp_path, mon
 
 
 def test_there_is_an_example_of_each_kind_of_part():
-    assert {*sections(), "loss"} >= {"loss", "head", "model", "data set", "measure"}
+    assert {*sections(), "loss"} == {"loss", "head", "model", "data set", "measure", "runner"}
 
 
 def test_the_loss_that_the_page_adds_works(tmp_path, monkeypatch):
