@@ -19,12 +19,11 @@ from lastlayer.papers.engine.artifact import (
     artifact,
     artifacts,
 )
-from lastlayer.papers.engine.claims import Claim, claims, judge, needs
+from lastlayer.papers.engine.claims import Claim, Verdict, claims, judge, needs
 from lastlayer.papers.engine.figure import figure
 from lastlayer.papers.engine.reproduce import all_trials, count_unfinished, reproduce, reproduce_all, restricted
 from lastlayer.papers.engine.store import NotRunError, Observations, Record, Store
 from lastlayer.papers.engine.table import Line, Pair, lines, published
-from lastlayer.papers.engine.verdicts import Verdict
 
 __all__ = [
     "PAPERS",

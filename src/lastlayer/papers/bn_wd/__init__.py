@@ -6,9 +6,9 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from lastlayer.papers.engine.claims import check
+from lastlayer.papers.engine.claims import Verdict, above, all_of, check, counted, exact, redrawn
 from lastlayer.papers.engine.store import NotRunError, Observations
-from lastlayer.papers.engine.verdicts import Verdict, above, all_of, counted, exact, redrawn, spearman, welch
+from lastlayer.reports.statistics import spearman, welch
 
 INTERPOLATES = 0.995  # training accuracy at which a run counts as interpolating its data
 FEWEST = 3  # places that a rank correlation needs to say anything

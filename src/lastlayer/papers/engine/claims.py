@@ -1,11 +1,12 @@
-"""The published claims: what decides each one, and the verdict from what was observed.
+"""The published claims: what decides each one, the kinds of criterion there are, and the verdict.
 
 claims.csv was written before any run. Its columns are id, paper, artifact, claim, criterion, minimal_experiment, data
 and changed. The last one says how and why a criterion is not the one first written, or how it was made exact.
 
 The module of a paper has one function per claim, marked with `check`. It takes the observations of the artifacts that
-the claim needs and returns a `Verdict`, or yields several that must all hold. `engine/verdicts.py` has the kinds of
-criterion that it chooses from.
+the claim needs and returns a `Verdict`, or yields several that must all hold. It makes them with a few kinds of
+criterion: `above` and `equivalent` for a difference of two groups of runs, `redrawn` for a statement on their means,
+`counted` for so many cases of so many, and `exact` for a computation without noise.
 """
 
 from __future__ import annotations
@@ -14,12 +15,43 @@ import csv
 import dataclasses
 import functools
 import importlib
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
 
 from lastlayer.papers.engine.artifact import FOLDER, PAPERS, SIZES
 from lastlayer.papers.engine.store import NotRunError, Store
-from lastlayer.papers.engine.verdicts import Verdict, all_of
+from lastlayer.reports.statistics import CONFIDENCE, Difference
+
+Outcome = Literal["reproduced", "not reproduced", "inconclusive", "not run"]
+DRAWS = 10_000  # of the means, for a statement about them
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the observations say about a claim.
+
+    Attributes:
+        outcome: one of four.
+        detail: the numbers behind it, in one line.
+        difference: the main effect, if there is one.
+        interval: of the difference.
+        size: of the observations that it rests on.
+    """
+
+    outcome: Outcome
+    detail: str
+    difference: float | None = None
+    interval: tuple[float, float] | None = None
+    size: str = ""
+
+    def but(self, outcome: Outcome, more: str) -> Verdict:
+        """The same evidence with another outcome, and something to add to the detail."""
+        return dataclasses.replace(self, outcome=outcome, detail=self.detail + more)
+
 
 Criterion = Callable[..., Verdict | Iterable[Verdict]]
 
@@ -121,3 +153,90 @@ def _check(claim: str) -> _Check:
     for paper in PAPERS:
         importlib.import_module(f"lastlayer.papers.{paper}")
     return _CHECKS[claim]
+
+
+# Kinds of criterion
+
+
+def above(difference: Difference, margin: float = 0.0, what: str = "") -> Verdict:
+    """Reproduced if the whole 95 % interval is above the margin, not reproduced if it is below, else inconclusive."""
+    low, high = difference.interval()
+    outcome: Outcome = "reproduced" if low > margin else "not reproduced" if high < margin else "inconclusive"
+    return _of_difference(outcome, difference, what)
+
+
+def equivalent(difference: Difference, margin: float, what: str = "") -> Verdict:
+    """Two one-sided tests at 5 %: reproduced if the 90 % interval is within the margin, not if it is outside."""
+    low, high = difference.interval(0.9)
+    outcome: Outcome = "inconclusive"
+    if -margin < low and high < margin:
+        outcome = "reproduced"
+    elif low > margin or high < -margin:
+        outcome = "not reproduced"
+    return _of_difference(outcome, difference, what)
+
+
+def _of_difference(outcome: Outcome, difference: Difference, what: str) -> Verdict:
+    low, high = difference.interval()
+    a, b = difference.count
+    seeds = f"{a} seeds" if a == b else f"{a} and {b} seeds"
+    text = f"{what + ' ' if what else ''}{difference.mean:+.4g} [{low:.4g}, {high:.4g}], {seeds}"
+    return Verdict(outcome, text, difference.mean, (low, high))
+
+
+def redrawn(
+    holds: Callable[[Sequence[float]], bool], groups: Iterable[Mapping[int, float] | Collection[float]], detail: str
+) -> Verdict:
+    """The verdict on a statement about the means of groups of runs, such as which group has the highest.
+
+    It is decided if 95 % of draws of the means agree with the runs as they are, and inconclusive otherwise. A mean is
+    drawn from its t distribution, mean + std / sqrt(n) t(n - 1). Drawing the seeds again with replacement would show
+    too little of their spread if they are few: with three seeds each, a quarter of the comparisons of equals would be
+    decided. A single run is taken to spread as much as the widest of the other groups. If all groups are single runs,
+    nothing is decided.
+
+    Args:
+        holds: the statement, given one mean per group.
+        groups: the values of each group, by seed or as a list.
+        detail: what to say of them.
+    """
+    arrays = [np.array([*(group.values() if isinstance(group, Mapping) else group)], float) for group in groups]
+    means = [float(array.mean()) for array in arrays]
+    if any(map(math.isnan, means)):
+        return Verdict("inconclusive", f"{detail}, with what is not a number")
+    as_it_is = holds(means)
+    spread = [float(array.std(ddof=1)) for array in arrays if len(array) > 1]
+    if not spread:
+        return Verdict("inconclusive", f"{detail}, one seed")
+    generator = np.random.default_rng(0)
+    drawn = []
+    for mean, array in zip(means, arrays, strict=True):
+        deviation = float(array.std(ddof=1)) if len(array) > 1 else max(spread)
+        drawn.append(mean + deviation / math.sqrt(len(array)) * generator.standard_t(max(len(array) - 1, 1), DRAWS))
+    agree = sum(holds(one) == as_it_is for one in np.stack(drawn, 1).tolist())
+    if agree >= CONFIDENCE * DRAWS:
+        return exact(as_it_is, detail)
+    return Verdict("inconclusive", f"{detail}, so in {100 * agree // DRAWS}% of draws of the means")
+
+
+def counted(holds: int, of: int, needed: int, what: str = "") -> Verdict:
+    """Reproduced if at least so many of the cases hold."""
+    return exact(holds >= needed, f"{what + ': ' if what else ''}{holds} of {of}, {needed} needed")
+
+
+def exact(holds: bool, detail: str) -> Verdict:
+    """The verdict on a statement that is decided without noise."""
+    return Verdict("reproduced" if holds else "not reproduced", detail)
+
+
+def all_of(parts: Sequence[Verdict]) -> Verdict:
+    """The worst outcome of all parts, and the difference of the first part that has one."""
+    if not parts:
+        return Verdict("not run", "none of what decides it was run")
+    outcomes = {part.outcome for part in parts}
+    outcome: Outcome = "reproduced"
+    for worse in ("not run", "inconclusive", "not reproduced"):
+        if worse in outcomes:
+            outcome = worse
+    first = next((part for part in parts if part.difference is not None), parts[0])
+    return Verdict(outcome, "; ".join(part.detail for part in parts), first.difference, first.interval)

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from lastlayer.losses import batch_max_margin
-from lastlayer.papers.engine.claims import check
+from lastlayer.papers.engine.claims import Verdict, above, check, exact, redrawn
 from lastlayer.papers.engine.finished import Done, on_training_samples
 from lastlayer.papers.engine.store import Observations, Record
-from lastlayer.papers.engine.verdicts import Verdict, above, exact, paired, redrawn, welch
 from lastlayer.papers.logit_separation.theory import ALIGNED, NAMES, NOT_ALIGNED
+from lastlayer.reports.statistics import paired, welch
 from lastlayer.runners import Placement
 
 ALL_LOGITS = "CE with all logits"

@@ -10,20 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from lastlayer.papers.engine.claims import check
+from lastlayer.papers.engine.claims import Verdict, above, all_of, check, exact, redrawn
 from lastlayer.papers.engine.finished import Done
 from lastlayer.papers.engine.store import NotRunError, Observations, Record
-from lastlayer.papers.engine.verdicts import (
-    Difference,
-    Verdict,
-    above,
-    all_of,
-    exact,
-    paired,
-    redrawn,
-    sign_test,
-    welch,
-)
 from lastlayer.papers.normalized_scaling.growth import (
     TOLERANCES,
     Collapsing,
@@ -34,6 +23,7 @@ from lastlayer.papers.normalized_scaling.growth import (
     sphere_times,
 )
 from lastlayer.papers.normalized_scaling.theory import CLASSES, LOSSES
+from lastlayer.reports.statistics import Difference, paired, sign_test, welch
 from lastlayer.runners import Placement
 from lastlayer.theory.minima import normalized_binary_cross_entropy
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lastlayer.papers.engine.claims import Verdict, all_of, exact
 from lastlayer.papers.engine.store import NotRunError, Observations
-from lastlayer.papers.engine.verdicts import Verdict, all_of, bootstrap, exact
 from lastlayer.papers.normalized_scaling.theory import LOSSES, SMALLEST, log_slope
+from lastlayer.reports.statistics import bootstrap
 from lastlayer.theory.scaling import fit_exponential, fit_inverse, fit_power
 
 Times = Mapping[float, Sequence[float]]  # by scale, one for each seed

@@ -6,22 +6,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from lastlayer.losses import default_tau
-from lastlayer.papers.engine.claims import check
+from lastlayer.papers.engine.claims import Outcome, Verdict, above, all_of, check, equivalent, exact, redrawn
 from lastlayer.papers.engine.store import NotRunError, Observations
-from lastlayer.papers.engine.verdicts import (
-    Difference,
-    Outcome,
-    Verdict,
-    above,
-    all_of,
-    equivalent,
-    exact,
-    holm_above,
-    paired,
-    redrawn,
-    spearman,
-    welch,
-)
+from lastlayer.reports.statistics import Difference, holm_above, paired, spearman, welch
 
 SIGNIFICANT = 0.025  # one-sided, as in a 95 % interval
 CLASSES = {
