@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from lastlayer import load as lastlayer_load
 from lastlayer.cli import app
-from lastlayer.runs import RunFolder
+from lastlayer.runs import Comparison, RunFolder
 from lastlayer.training import tuning
 
 QUICK = ["--train-samples", "256", "--epochs", "2", "--set", "evaluations=1", "--workers", "1"]
@@ -142,10 +142,10 @@ def test_mistakes_in_naming_a_loss_of_ones_own(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_folder_that_cannot_be_written_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, content: object) -> None:
-        raise OSError(30, "Read-only file system", f"{path}.part")
+    def full(comparison: Comparison) -> None:
+        raise OSError(30, "Read-only file system", f"{comparison.file}.part")
 
-    monkeypatch.setattr("lastlayer._core.files.write_json", full)
+    monkeypatch.setattr("lastlayer.runs.write_comparison", full)
     code, said = lastlayer("compare", "--losses", "ce", "--seeds", "1", *QUICK)
     assert code == 2
     assert "--out runs: nothing can be written there (Read-only file system); choose another" in said
@@ -244,7 +244,7 @@ def test_a_failure_that_could_not_be_written_down_is_said(monkeypatch: pytest.Mo
     code, said = lastlayer("compare", "--losses", "ce", "--seeds", "1", *QUICK)
     assert code == 1
     assert "failed: ce seed 0: OSError: [Errno 28] No space left on device" in said
-    assert "interrupted ce seed 0: cut after epoch 0; run the command again to resume it" in said
+    assert "interrupted ce seed 0: stopped after epoch 0; run the command again to resume it" in said
 
 
 def test_a_comparison_of_one_trial_has_its_page_and_a_training_has_none() -> None:

@@ -174,7 +174,7 @@ def wrong(**changes):
         ({"x": np.zeros((4, 2)), "y": np.arange(4)}, "holds no features; it holds x, y"),
         (wrong(target=None), "holds no target (or labels, y)"),
         (wrong(labels=np.zeros(90, int)), "target and labels"),
-        (wrong(features=np.zeros((2, 90, 5))), "one file for each snapshot"),
+        (wrong(features=np.zeros((2, 90, 5))), "one file per snapshot"),
         (wrong(features=np.zeros((90, 5), int)), "float"),
         (wrong(target=np.zeros(90)), "integer"),
         (wrong(target=np.array(["cat"] * 90)), "got texts: save np.unique(target, return_inverse=True)[1]"),

@@ -77,7 +77,7 @@ def test_every_state_is_told(root):
 def test_the_table_has_reason_and_command(root):
     output = run(root).stdout
     assert "the loss is not finite at step 12" in output
-    assert "continue (--retry-failed for what failed): lastlayer compare --seeds 4" in output
+    assert "continue (add --retry-failed to run again what failed): lastlayer compare --seeds 4" in output
     assert "7/30" in output
     assert "1 done, 2 interrupted, 1 failed, 1 missing" in output
 

@@ -27,7 +27,7 @@ def checkpoint(folder: Path) -> dict[str, Any]:
 
 def compared_trials(losses: list[str], **options: Any) -> list[Trial]:
     """The trials of `lastlayer compare` with some losses and options, two seeds each."""
-    from lastlayer.cli._settings import Settings  # private: the options of a command have no other way to trials
+    from lastlayer.cli._options import Settings  # private: no other way from options to trials
     from lastlayer.runners import Placement
 
     return Settings(**options).trials(losses, [0, 1], Placement(Path("no-such-folder")))[0]
@@ -35,9 +35,9 @@ def compared_trials(losses: list[str], **options: Any) -> list[Trial]:
 
 def default_losses() -> list[str]:
     """The losses of `lastlayer compare` without options."""
-    from lastlayer.training.recipes import DEFAULT_LOSSES
+    from lastlayer.cli.compare import DEFAULT_LOSSES
 
-    return list(DEFAULT_LOSSES)
+    return DEFAULT_LOSSES.split(",")
 
 
 def probe_trials(losses: list[str]) -> list[Trial]:

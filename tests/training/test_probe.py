@@ -14,15 +14,19 @@ from typer.testing import CliRunner
 
 import lastlayer
 from lastlayer.cli import app
-from lastlayer.cli.probe import make_trials
 from lastlayer.data import CorruptFileError
 from lastlayer.runners import Placement, run_trials
 from lastlayer.runs import RunFolder
-from lastlayer.training import facts, tuning
-from lastlayer.training.probe import load_features, probe_trial
+from lastlayer.training import Trial, facts, tuning
+from lastlayer.training.probe import choose_rate, load_features, probe_trial
 
 runner = CliRunner()
 K, D = 5, 6
+
+
+def probe_of(base: Trial, loss: str) -> Trial:
+    """The trial of a loss, as `lastlayer linear-probe` makes it."""
+    return choose_rate(base.with_settings({"loss": {"name": loss}})).resolved()
 
 
 def points(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -182,7 +186,7 @@ def test_the_head_finds_the_optimum_of_logistic_regression(files, tmp_path):
     base = probe_trial(dataset, *files).with_settings(
         {"batch_size": 600, "schedule.epochs": 400, "optimiser.weight_decay": 0.0, "optimiser.lr": 0.05}
     )
-    (trial,) = make_trials(base, "ce", 1, [])
+    trial = probe_of(base, "ce")
     assert train([trial], tmp_path / "runs", dataset) == ["start", "done"]
     loaded = lastlayer.load(tmp_path / "runs" / trial.identity)
     features, target = points(600, 1)
@@ -197,7 +201,7 @@ def test_the_head_finds_the_optimum_of_logistic_regression(files, tmp_path):
 def test_a_cut_probe_resumes_to_the_same_bits(files, tmp_path):
     dataset = load_features(*files)
     base = probe_trial(dataset, *files).with_settings({"schedule.epochs": 4})
-    (trial,) = make_trials(base, "sln", 1, [])
+    trial = probe_of(base, "sln")
     train([trial], tmp_path / "whole", dataset)
     cut = run_trials([trial], Placement(tmp_path / "cut", "cpu", report_seconds=0.0), dataset)
     folder = RunFolder(tmp_path / "cut" / trial.identity)
@@ -215,9 +219,8 @@ def test_a_cut_probe_resumes_to_the_same_bits(files, tmp_path):
 def test_a_diverging_loss_does_not_stop_the_others(files, tmp_path):
     dataset = load_features(*files)
     base = probe_trial(dataset, *files).with_settings({"schedule.epochs": 1})
-    bad, good = make_trials(base.with_settings({"optimiser.name": "sgd", "optimiser.lr": 1e30}), "mse", 1, []) + (
-        make_trials(base, "ce", 1, [])
-    )
+    bad = probe_of(base.with_settings({"optimiser.name": "sgd", "optimiser.lr": 1e30}), "mse")
+    good = probe_of(base, "ce")
     assert train([bad, good], tmp_path, dataset) == ["start", "failed", "start", "done"]
     assert train([bad, good], tmp_path, dataset) == ["failed", "skip"]
     assert train([bad, good], tmp_path, dataset, retry_failed=True) == ["skip", "start", "failed"]

@@ -1,19 +1,55 @@
-"""A progress bar for loops that take longer than one would wait in silence."""
+"""Progress bars, for loops that take longer than one would wait in silence.
+
+Rich is imported when a bar is made. Tests: tests/_core/test_progress.py.
+"""
+
+from __future__ import annotations
 
 import math
 import multiprocessing
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
 
 T = TypeVar("T")
 
 SILENT_SECONDS = 2.0
+TIME_WIDTH = 5  # columns of a terminal that the time left takes
+
+
+def bars(*more: ProgressColumn, whole: bool = True, drawn: bool = True, refresh: bool = True) -> Progress:
+    """Progress bars on standard error: a name, a bar, what else is given, and the time left. They vanish at the end.
+
+    Nothing is drawn if standard error is no terminal.
+
+    Args:
+        more: what stands between the bar and the time left.
+        whole: names are never broken over lines.
+        drawn: draw the bars themselves; without them there is more room for the rest.
+        refresh: draw from a thread of its own; without it, only when told to.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+
+    console = Console(stderr=True)
+    name = TextColumn("{task.description}", table_column=Column(no_wrap=whole, overflow="fold"))
+    left = TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True, min_width=TIME_WIDTH))
+    return Progress(
+        *(name, *([BarColumn()] if drawn else []), *more, left),
+        console=console,
+        transient=True,
+        auto_refresh=refresh,
+        disable=not console.is_terminal,
+    )
 
 
 def shown(items: Iterable[T], what: str, total: int, done: int = 0) -> Iterator[T]:
-    """Pass items on, after two seconds with a bar on stderr if that is a terminal; worker processes show none.
+    """Pass items on. After two seconds a bar appears, if standard error is a terminal; worker processes show none.
 
     Args:
         items: `total - done` of them.
@@ -21,10 +57,7 @@ def shown(items: Iterable[T], what: str, total: int, done: int = 0) -> Iterator[
         total: how many there are in all.
         done: how many were done before.
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
-    bar = Progress(console=Console(stderr=True), transient=True)
+    bar = bars()
     task = bar.add_task(what, total=total, completed=done)
     quiet = multiprocessing.parent_process() is not None or not sys.stderr.isatty()
     begin = math.inf if quiet else time.monotonic() + SILENT_SECONDS

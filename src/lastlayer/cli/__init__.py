@@ -1,4 +1,8 @@
-"""The command line: `lastlayer COMMAND`. Each command has a file of its own and imports what it needs when it runs."""
+"""The command line: `lastlayer COMMAND`, or `python -m lastlayer COMMAND`.
+
+A command imports what it needs when it runs: torch is not imported before the arguments are parsed.
+Tests: tests/cli/test_app.py.
+"""
 
 import functools
 import inspect
@@ -11,14 +15,13 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from lastlayer.cli._stop import stop
+from lastlayer.cli._say import stop
 from lastlayer.cli.bench import bench
-from lastlayer.cli.compare import compare, train
+from lastlayer.cli.compare import compare, linear_probe, train
 from lastlayer.cli.data import data
 from lastlayer.cli.doctor import doctor
 from lastlayer.cli.export import export
 from lastlayer.cli.measure import measure
-from lastlayer.cli.probe import linear_probe
 from lastlayer.cli.report import report
 from lastlayer.cli.reproduce import reproduce
 from lastlayer.cli.status import status
@@ -50,7 +53,7 @@ def _options(
 
 
 def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
-    """A user's mistake ends in one line and exit code 2; LASTLAYER_DEBUG=1 shows the traceback."""
+    """A user's mistake ends in one line and exit code 2; with LASTLAYER_DEBUG=1 the traceback is shown."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
@@ -71,8 +74,8 @@ app.add_typer(theory, name="theory")
 
 
 def _unwrapped(text: str) -> str:
-    """A docstring whose paragraphs are lines: a terminal breaks them where it ends, not where the source does."""
-    paragraphs = escape(inspect.cleandoc(text)).split("\n\n")  # unescaped, [rows] would be a style and vanish
+    """A docstring with one line per paragraph, so that lines break where the terminal ends."""
+    paragraphs = escape(inspect.cleandoc(text)).split("\n\n")  # not escaped, [rows] would be read as a style
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
@@ -82,8 +85,8 @@ for _group in (app, data, theory):
 
 
 def main() -> None:
-    """Entry point of the `lastlayer` command."""
+    """Run the `lastlayer` command."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # in a locale without arrows a table must not end a command of hours
+        if isinstance(stream, io.TextIOWrapper):  # a locale without arrows must not stop a table at the end of hours
             stream.reconfigure(errors="replace")
     app()

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lastlayer.cli._output import check_file
+from lastlayer._core.progress import bars
+from lastlayer.cli._say import check_writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
     from lastlayer.cli._bench_steps import Inputs
 
 DEVICES, DTYPES = ("auto", "cpu", "cuda"), ("float32", "bfloat16")
-BUFFERS = 8  # N x K in float32 on the way: logits, cosines and a teacher's as inputs, five at the peak of kd
-LAYERS = 6  # (N + K) x d in float32: features and weight, their unit rows for arc-margin, and the gradients of both
+BUFFERS = 8  # N x K in float32 at once: logits, cosines and a teacher's as inputs, five at the peak of kd
+LAYERS = 6  # (N + K) x d in float32: features and weight, their unit rows for losses on cosines, both gradients
 
 
 @dataclass
-class Row:
+class Timing:
     """One loss; None for what was not measured. Ratios are ours to the peer's: below 1, ours takes less."""
 
     loss: str
@@ -44,34 +45,36 @@ class Row:
 
 
 def bench(
-    samples: Annotated[int, typer.Option(help="Samples of a batch, N.", min=1)] = 256,
+    samples: Annotated[int, typer.Option(help="Samples per batch, N.", min=1)] = 256,
     features: Annotated[int, typer.Option(help="Width of the features, d.", min=1)] = 512,
     classes: Annotated[int, typer.Option(help="Classes, K.", min=1)] = 1000,
-    loss: Annotated[str, typer.Option(help="Names by commas, or all.")] = "all",
+    loss: Annotated[str, typer.Option(help="Names separated by commas, or all.")] = "all",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="Of logits, features and weight: float32 or bfloat16.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="dtype of logits, features and weight: float32 or bfloat16.")] = "float32",
     seconds: Annotated[
-        float, typer.Option(help="About how long to time, all losses together; at least three turns each.", min=0)
+        float, typer.Option(help="About how long to time all losses together; each takes at least three turns.", min=0)
     ] = 10.0,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write machine and rows there.", show_default=False)
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Write machine and rows to it.", show_default=False),
     ] = None,
     csv_file: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows there.", show_default=False)
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows to it.", show_default=False)
     ] = None,
 ) -> None:
     """How fast are the losses on this machine at your sizes, and which path will linear_loss take?
 
-    Every time is of forward and backward, the shortest of turns taken with a peer in the same run. On logits (N, K) the
-    peer is torch.nn.functional.cross_entropy. Of linear_loss it is the dense form, the loss on features @ weight.T,
-    which holds all logits; memory is the peak above the inputs, gradients included. A ratio below 1 says that ours
-    takes less. large-margin makes its logits itself, so that cross_entropy gets the product there too.
+    Every time is that of forward and backward: the shortest of several turns, taken in turn with a peer in the same
+    run. On logits (N, K) the peer is torch.nn.functional.cross_entropy. For linear_loss the peer is the dense form:
+    the loss on features @ weight.T, which holds all logits. Memory is the peak above the inputs, gradients included. A
+    ratio below 1 says that ours takes less. large-margin makes its logits itself: there cross_entropy gets the product
+    too.
 
-    Where all logits would take more memory than is free, what needs them is left out, and linear_loss alone is timed.
+    If all logits would take more memory than is free, only linear_loss is timed.
     """
     for option, file in (("--json", json_file), ("--csv", csv_file)):
         if file is not None:
-            check_file(option, file)
+            check_writable(option, file)
     for option, value, known in (("--device", device, DEVICES), ("--dtype", dtype, DTYPES)):
         if value not in known:
             raise ValueError(f"{option} must be {', '.join(known[:-1])} or {known[-1]}, got {value!r}")
@@ -102,23 +105,23 @@ def bench(
         json_file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     if csv_file is not None:
         with csv_file.open("w", newline="", encoding="utf-8") as out:
-            writer = csv.DictWriter(out, [*sizes, *(field.name for field in fields(Row))])
+            writer = csv.DictWriter(out, [*sizes, *(field.name for field in fields(Timing))])
             writer.writeheader()
             writer.writerows({**sizes, **asdict(row)} for row in rows)
 
 
 def names_of(text: str) -> list[str]:
-    """The losses asked for, each once."""
+    """The losses that were asked for, each once."""
     from lastlayer import losses
 
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise ValueError("--loss names no loss: give names by commas, or all")
+        raise ValueError("--loss names no loss: give names separated by commas, or all")
     return losses.available() if names == ["all"] else [losses.entry(name).name for name in names]
 
 
 def excess(n: int, d: int, k: int, device: str) -> str:
-    """Why all logits do not fit in the free memory, or ""; ValueError where not even the layer does."""
+    """Why all logits do not fit in the free memory, or ""; ValueError if not even the layer fits."""
     from lastlayer._core.memory import free_memory
 
     free, layer, logits = free_memory(device), 4 * LAYERS * (n + k) * d, 4 * BUFFERS * n * k
@@ -139,27 +142,20 @@ def _gib(count: int) -> str:
     return f"{count / 2**30:.1f} GiB"
 
 
-def measure_all(names: list[str], inputs: Inputs, seconds: float, *, all_logits: bool) -> Iterator[Row]:
-    """A row for each loss, with a bar in a terminal while it is measured."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(compact=True))
-    # Without a thread that draws it, which would be timed along with the steps.
-    bars = Progress(*columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal)
-    with bars:
-        task = bars.add_task("", total=2 * len(names))
+def measure_all(names: list[str], inputs: Inputs, seconds: float, *, all_logits: bool) -> Iterator[Timing]:
+    """One row per loss, with a bar in a terminal while it is measured."""
+    with bars(refresh=False) as bar:  # a thread that draws would be timed along with the steps
+        task = bar.add_task("", total=2 * len(names))
         for name in names:
-            row = Row(name)
+            row = Timing(name)
             for what, fill in (("on logits", _measure_logits), ("linear_loss", _measure_layer)):
-                bars.update(task, description=f"{name}: {what}", refresh=True)
+                bar.update(task, description=f"{name}: {what}", refresh=True)
                 fill(row, inputs, seconds / (2 * len(names)), all_logits)
-                bars.advance(task)
+                bar.advance(task)
             yield row
 
 
-def _measure_logits(row: Row, inputs: Inputs, budget: float, all_logits: bool) -> None:
+def _measure_logits(row: Timing, inputs: Inputs, budget: float, all_logits: bool) -> None:
     from lastlayer._core.timing import Stopwatch, measure_both, training_step
     from lastlayer.cli._bench_steps import on_logits
 
@@ -173,7 +169,7 @@ def _measure_logits(row: Row, inputs: Inputs, budget: float, all_logits: bool) -
     row.time_ratio = _number(found.seconds / found.peer_seconds)
 
 
-def _measure_layer(row: Row, inputs: Inputs, budget: float, all_logits: bool) -> None:
+def _measure_layer(row: Timing, inputs: Inputs, budget: float, all_logits: bool) -> None:
     from lastlayer._core.timing import Stopwatch, measure_both, training_step
     from lastlayer.cli._bench_steps import on_layer, on_whole_layer
     from lastlayer.linear_loss import plan
@@ -202,26 +198,26 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def print_rows(console: Console, rows: list[Row], sizes: dict[str, Any]) -> None:
-    """The table, and below it why each path was chosen."""
-    from rich.table import Table
-
+def print_rows(console: Console, rows: list[Timing], sizes: dict[str, Any]) -> None:
+    """Print the table, and below it why each path was chosen."""
     from lastlayer.linear_loss.plan import SMALL
+    from lastlayer.reports.text import Layout, PrintedColumn, print_table
 
+    numbers = {
+        "on\nlogits\nms": [_short(row.milliseconds) for row in rows],
+        "/ cross\nentropy": [_ratio(row.time_ratio) for row in rows],
+        "linear\nloss\nms": [_short(row.linear_milliseconds) for row in rows],
+        "/ dense\ntime": [_ratio(row.linear_time_ratio) for row in rows],
+        "linear\nloss\nMiB": [_short(row.linear_mebibytes) for row in rows],
+        "/ dense\nmemory": [_ratio(row.linear_memory_ratio) for row in rows],
+    }
+    columns = [
+        PrintedColumn("loss", [row.loss for row in rows], whole=True),
+        *(PrintedColumn(head, cells, right=True, whole=True) for head, cells in numbers.items()),
+        PrintedColumn("path", [row.path or "-" for row in rows], whole=True),
+    ]
     title = "{samples} samples, {features} features, {classes} classes, {dtype} on {device}".format(**sizes)
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("loss", no_wrap=True)
-    for heading in ("on\nlogits\nms", "/ cross\nentropy", "linear\nloss\nms", "/ dense\ntime", "linear\nloss\nMiB"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("/ dense\nmemory", justify="right", no_wrap=True)
-    table.add_column("path", no_wrap=True)
-    for row in rows:
-        numbers = (
-            _short(row.milliseconds), _ratio(row.time_ratio), _short(row.linear_milliseconds),
-            _ratio(row.linear_time_ratio), _short(row.linear_mebibytes), _ratio(row.linear_memory_ratio),
-        )  # fmt: skip
-        table.add_row(row.loss, *numbers, row.path or "-")
-    console.print(table)
+    print_table(console, columns, layout=Layout(title))
     reasons: dict[str, dict[str, list[str]]] = {}
     for row in rows:
         reasons.setdefault(row.path or "-", {}).setdefault(row.why, []).append(row.loss)

@@ -1,38 +1,49 @@
-"""`lastlayer compare` and `lastlayer train`: train every chosen loss over several seeds, measure, tabulate."""
+"""`lastlayer compare`, `train` and `linear-probe`: train losses or heads over several seeds, measure, tabulate.
+
+Tests: tests/cli/test_compare.py and, for the heads, tests/training/test_probe.py.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lastlayer.cli._running import counted, run, show_results
-from lastlayer.cli._settings import Settings, split_losses, takes_settings
-from lastlayer.cli._tuning import tuned
+from lastlayer.cli._options import (
+    Device,
+    Devices,
+    Losses,
+    Out,
+    Pack,
+    RetryFailed,
+    Seeds,
+    Settings,
+    TensorBoard,
+    Tune,
+    Workers,
+    assignments,
+    for_each_loss,
+    split_losses,
+    takes_settings,
+)
+from lastlayer.cli._run import check_trials, refuse_other_data, run, show_results, tuned
+from lastlayer.cli._say import counted
 
-Out = Annotated[Path, typer.Option(help="Folder of the runs.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ..., or auto.")]
-Workers = Annotated[int | None, typer.Option(help="Processes on the CPU; one a core if not given.", min=1)]
-Pack = Annotated[int | None, typer.Option(help="Trials at a time on a GPU; what fits if not given.", min=1)]
-Devices = Annotated[int, typer.Option(help="Devices each trial spans; more than one needs the extra devices.", min=1)]
-RetryFailed = Annotated[bool, typer.Option(help="Run failed trials again.")]
-TensorBoard = Annotated[Path | None, typer.Option(help="Folder for TensorBoard logs.")]
-MOST_SEEDS = 10_000  # a number such as 20260101 is meant as a seed, and would be that many trials
+if TYPE_CHECKING:
+    from lastlayer.training import Trial
+
+DEFAULT_LOSSES = "ce,ls,mse,bce,sln,batch-ce"
+_SETTABLE_DATA = ("data.holdout", "data.seed")
 
 
 @takes_settings
 def compare(
     settings: Settings,
-    losses: Annotated[
-        str | None,
-        typer.Option(
-            help="Names by commas, with hyperparameters by colons: ce,sln:gamma=0.5.",
-            show_default="ce,ls,mse,bce,sln,batch-ce",
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds a loss.", min=1, max=MOST_SEEDS)] = 3,
-    tune: Annotated[bool, typer.Option(help="Search learning rate and weight decay for each loss first.")] = False,
+    losses: Losses = DEFAULT_LOSSES,
+    seeds: Seeds = 3,
+    tune: Tune = False,
     out: Out = Path("runs"),
     device: Device = "auto",
     workers: Workers = None,
@@ -43,29 +54,29 @@ def compare(
 ) -> None:
     """Which loss for this data, and what does it do to the features? Trains them all and shows one table and one page.
 
-    Without options: scikit-learn's digits, six losses, three seeds. Runs are kept in ./runs; the same command again
-    skips what is done and resumes what was cut. Every measure is taken on train and test, in evaluation mode, without
-    augmentation, in float32.
+    Without options: scikit-learn's digits, six losses, three seeds. Runs are kept in ./runs. The same command again
+    skips what is done and resumes what was interrupted. Every measure is taken on train and test, in evaluation mode,
+    without augmentation, in float32.
     """
     from lastlayer.runners import Placement
-    from lastlayer.training.recipes import DEFAULT_LOSSES
 
-    names = list(DEFAULT_LOSSES) if losses is None else split_losses(losses)
-    plan = Placement(
+    names = split_losses(losses)
+    placement = Placement(
         out, device, workers, pack, devices=devices, data_root=settings.data_root, retry_failed=retry_failed,
         tensorboard=tensorboard,
     )  # fmt: skip
-    trials, notes = settings.trials(names, list(range(seeds)), plan)
+    trials, notes = settings.trials(names, range(seeds), placement)
     if tune:
-        trials = tuned(trials, plan)
-    run(trials, plan, f"{settings.data}: {counted(len(names), 'loss')}, {counted(seeds, 'seed')}", notes=notes)
-    show_results(trials, plan)
+        trials = tuned(trials, placement)
+    title = f"{settings.data}: {counted(len(names), 'loss')}, {counted(seeds, 'seed')}"
+    run(trials, placement, title, notes=notes)
+    show_results(trials, placement)
 
 
 @takes_settings
 def train(
     settings: Settings,
-    loss: Annotated[str, typer.Option(help="A loss, with hyperparameters by colons: sln:gamma=0.5.")] = "ce",
+    loss: Annotated[str, typer.Option(help="A loss; hyperparameters follow a colon: sln:gamma=0.5.")] = "ce",
     seed: Annotated[int, typer.Option(help="Of weights, order and augmentation.", min=0)] = 0,
     out: Out = Path("runs"),
     device: Device = "auto",
@@ -76,10 +87,98 @@ def train(
     """Train one loss with one seed, and measure it; `lastlayer report` makes a page of it."""
     from lastlayer.runners import Placement
 
-    plan = Placement(
+    placement = Placement(
         out, device, devices=devices, data_root=settings.data_root, retry_failed=retry_failed, tensorboard=tensorboard
     )
-    trials, notes = settings.trials([loss], [seed], plan)
-    run(trials, plan, f"{settings.data}: {loss}, seed {seed}", notes=notes)
-    show_results(trials, plan, page=False)
-    typer.echo(f"run: {plan.folder(trials[0]).path}")
+    trials, notes = settings.trials([loss], [seed], placement)
+    run(trials, placement, f"{settings.data}: {loss}, seed {seed}", notes=notes)
+    show_results(trials, placement, page=False)
+    typer.echo(f"run: {placement.folder(trials[0]).path}")
+
+
+def linear_probe(
+    features: Annotated[
+        Path, typer.Option(help=".safetensors or .npz with features (N, d) and target (N,).", show_default=False)
+    ],
+    test: Annotated[
+        Path | None, typer.Option(help="The same for testing; else a fifth of each class.", show_default=False)
+    ] = None,
+    losses: Losses = "ce,sln,bce,batch-ce",
+    seeds: Seeds = 3,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Search learning rate and weight decay for each loss first.")
+    ] = False,
+    head: Annotated[str, typer.Option(help="linear, normalized or batch-norm.")] = "linear",
+    scale: Annotated[
+        float | None, typer.Option(help="Scale of the logits of a normalized head.", show_default=False)
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Else enough for 800 steps, 5 to 50.", show_default=False)] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Else an eightieth of the rows, 64 to 1024.", show_default=False)
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate of AdamW; each loss's own if not given.", show_default=False)
+    ] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option(help="Weight decay of AdamW; else 0.05.", show_default=False)
+    ] = None,
+    standardize: Annotated[
+        bool, typer.Option(help="Divide out the mean and the deviation of each entry of the features.")
+    ] = True,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Set any field of a trial.", show_default=False),
+    ] = None,
+    out: Out = Path("runs"),
+    device: Device = "auto",
+    retry_failed: RetryFailed = False,
+) -> None:
+    """Which loss for these embeddings? Trains a head for every loss and seed, and shows one table and one page.
+
+    The features are read once and stay as they are: a .safetensors file is mapped, not copied. If the logits of all
+    rows would not fit in memory, everything but accuracy is measured on an even share of each class, and a note says
+    on how many rows. The same command again skips what is done and resumes what was interrupted.
+    """
+    from lastlayer.data import hold_out
+    from lastlayer.runners import Placement
+    from lastlayer.training.probe import choose_rate, load_features, probe_trial
+
+    changed = assignments(settings or [])
+    _check_probe_settings(changed)
+    options: dict[str, Any] = {"standardize": standardize}
+    given = {
+        "schedule.epochs": epochs,
+        "batch_size": batch_size,
+        "optimiser.lr": lr,
+        "optimiser.weight_decay": weight_decay,
+        "head": {"name": head, "options": {} if scale is None else {"scale": scale}},
+    }
+    dataset = load_features(features, test, **options)
+    base = probe_trial(dataset, features, test, **options)
+    base = base.with_settings({name: value for name, value in given.items() if value is not None})
+
+    def make(name: str, hyperparameters: Mapping[str, Any]) -> Trial:
+        return choose_rate(base.with_settings({"loss": {"name": name, "options": hyperparameters}}, changed)).resolved()
+
+    trials = for_each_loss(split_losses(losses), range(seeds), make)
+    notes = check_trials(trials, dataset)
+    placement = Placement(out, device, retry_failed=retry_failed)
+    if trials[0].data.holdout:
+        dataset = hold_out(dataset, trials[0].data.holdout, trials[0].data.seed)
+    if tune:
+        trials = tuned(trials, placement, dataset)
+    refuse_other_data(trials, placement, dataset)
+    title = f"heads on {dataset.name}: {len(dataset.train)} rows, {dataset.num_classes} classes"
+    run(trials, placement, title, dataset, notes)
+    show_results(trials, placement)
+
+
+def _check_probe_settings(changed: Mapping[str, Any]) -> None:
+    for name in changed:
+        if name == "seed":
+            raise ValueError("--set seed: linear-probe takes seeds 0, 1, ... (--seeds 5)")
+        if name.partition(".")[0] == "data" and name not in _SETTABLE_DATA:
+            raise ValueError(
+                f"--set {name}: the data is that of --features and --test; only {' and '.join(_SETTABLE_DATA)} can be "
+                "set"
+            )

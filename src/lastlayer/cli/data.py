@@ -4,14 +4,11 @@ Tests: tests/cli/test_data.py.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from lastlayer.cli._stop import stop
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from lastlayer.cli._say import stop
 
 data = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=True)
 
@@ -19,7 +16,7 @@ Root = Annotated[
     Path | None,
     typer.Option(
         "--data-root",
-        help="Folder that holds the data sets; else $LASTLAYER_DATA, else the user's cache.",
+        help="Folder that holds the data sets; if not given, $LASTLAYER_DATA or the user's cache.",
         show_default=False,
     ),
 ]
@@ -28,42 +25,39 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `lastlaye
 
 @data.command("list")
 def list_sets(data_root: Root = None) -> None:
-    """List the data sets: what each is, whether its files are there, its licence.
+    """List the data sets: what each one is, whether its files are there, and its licence.
 
     Files are looked for, not read: `lastlayer data check NAME` reads them.
     """
     from rich.console import Console
-    from rich.table import Table
 
     from lastlayer.data import available, default_root, describe
+    from lastlayer.reports.text import PrintedColumn, print_table
 
     root = default_root() if data_root is None else data_root.expanduser()
-    table = Table(box=None, pad_edge=False)
-    table.add_column("name", no_wrap=True)
-    table.add_column("files", no_wrap=True)
-    table.add_column("summary", overflow="fold")
-    table.add_column("licence", overflow="fold")
-    for name in available():
-        source = describe(name)
-        table.add_row(name, files_there(name, root), source.summary, source.licence)
+    names = available()
+    columns = [
+        PrintedColumn("name", names, whole=True),
+        PrintedColumn("files", [files_there(name, root) for name in names], whole=True),
+        PrintedColumn("summary", [describe(name).summary for name in names]),
+        PrintedColumn("licence", [describe(name).licence for name in names]),
+    ]
     console = Console()
-    console.print(table)
+    print_table(console, columns)
     console.print(f"\ndata root: {root}", highlight=False, soft_wrap=True)
 
 
 @data.command("get")
 def get_set(name: Name, data_root: Root = None) -> None:
-    """Fetch a data set from its official place; an interrupted download continues where it stopped.
+    """Fetch a data set from its official place. An interrupted download continues where it stopped.
 
-    Ends with exit code 2 where there is no such set or nothing to fetch, 1 where the place cannot be reached or sends
+    The exit code is 2 if there is no such set or nothing to fetch. It is 1 if the place cannot be reached, or sends
     something else than it should.
     """
-    from rich.console import Console
-
     from lastlayer.data import CorruptFileError, DownloadError
 
     try:
-        root = _get_with_bars(name, data_root, Console(stderr=True))
+        root = _get_with_bars(name, data_root)
     except (DownloadError, CorruptFileError) as error:
         stop("data get", str(error), 1)
     except ValueError as error:
@@ -77,7 +71,7 @@ def get_set(name: Name, data_root: Root = None) -> None:
 
 @data.command("check")
 def check_set(name: Name, data_root: Root = None) -> None:
-    """Read a data set whole and compare its files with the known checksums; exit code 1 unless it is ok."""
+    """Read a whole data set and compare its files with the known checksums. The exit code is 1 unless it is ok."""
     from lastlayer.data import check
 
     try:
@@ -92,7 +86,7 @@ def check_set(name: Name, data_root: Root = None) -> None:
 
 
 def files_there(name: str, root: Path) -> str:
-    """Whether the files of a data set are where its reader looks for them: embedded, there or not found."""
+    """Whether the files of a data set are where its reader looks for them: "embedded", "there" or "not found"."""
     from lastlayer.data import describe
 
     source = describe(name)
@@ -101,18 +95,18 @@ def files_there(name: str, root: Path) -> str:
     return "not found" if source.find(root) is None else "there"
 
 
-def _get_with_bars(name: str, root: Path | None, console: "Console") -> Path:
-    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+def _get_with_bars(name: str, root: Path | None) -> Path:
+    from rich.progress import DownloadColumn, TaskID
 
+    from lastlayer._core.progress import bars
     from lastlayer.data import get
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+    with bars(DownloadColumn()) as shown:
         tasks: dict[str, TaskID] = {}
 
         def show(file: str, done: int, total: int | None) -> None:
             if file not in tasks:
-                tasks[file] = bars.add_task(file, total=total)
-            bars.update(tasks[file], completed=done, total=total)
+                tasks[file] = shown.add_task(file, total=total)
+            shown.update(tasks[file], completed=done, total=total)
 
         return get(name, root, progress=show)

@@ -33,12 +33,12 @@ SLN_GRADIENT = (-0.22064363, 0.31515348, 0.08207743)
 
 def doctor(
     data_root: Annotated[Path | None, typer.Option(help="Folder that holds the data sets.", show_default=False)] = None,
-    runs: Annotated[Path, typer.Option(help="Folder that runs are to be written to.")] = Path("runs"),
+    runs: Annotated[Path, typer.Option(help="Folder that runs would be written to.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Look at this machine: versions, devices, data, extras, disk, and a self-test of a second.
+    """Look at this machine: versions, devices, data, extras, disk, and a self-test that takes a second.
 
-    Ends with exit code 1 if the self-test fails; everything else that is off comes with advice and exit code 0.
+    The exit code is 1 if the self-test fails. Anything else that is wrong comes with advice and exit code 0.
     """
     report = examine(data_root, runs)
     if as_json:
@@ -83,7 +83,7 @@ def _devices(processor: str) -> list[str]:
 
 
 def threads_here() -> dict[str, Any]:
-    """Torch's threads, the cores there are and those usable, and the load, None where the system does not tell it."""
+    """Torch's threads, the cores, the usable cores, and the load; None if the system does not tell the load."""
     import torch
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -92,9 +92,16 @@ def threads_here() -> dict[str, Any]:
 
 
 def extras() -> dict[str, dict[str, Any]]:
-    """The optional extras the package declares: what each is for, and which of its packages are missing."""
+    """The optional extras that the package declares: what each is for, and which of its packages are missing.
+
+    Empty if the package is not installed, as in a checkout on PYTHONPATH: then nothing declares them.
+    """
     found: dict[str, dict[str, Any]] = {}
-    for requirement in metadata.requires("lastlayer") or []:
+    try:
+        requirements = metadata.requires("lastlayer") or []
+    except metadata.PackageNotFoundError:
+        return found
+    for requirement in requirements:
         match = re.match(r"([A-Za-z0-9._-]+).*;\s*extra\s*==\s*['\"]([^'\"]+)['\"]", requirement)
         if match is None:
             continue
@@ -110,7 +117,7 @@ def extras() -> dict[str, dict[str, Any]]:
 
 
 def folder_state(folder: Path) -> dict[str, Any]:
-    """Free bytes and whether a file can be written, in the folder or the nearest one above it that exists."""
+    """Free bytes, and whether a file can be written; in the folder, or in the nearest one above it that exists."""
     folder = folder.absolute()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     state = {"path": str(folder), "exists": folder.exists(), "free": shutil.disk_usage(existing).free, "problem": None}
@@ -123,7 +130,7 @@ def folder_state(folder: Path) -> dict[str, Any]:
 
 
 def self_test() -> list[dict[str, Any]]:
-    """Compute a loss, its gradient and a measure whose values are known."""
+    """Compute a loss, its gradient and a measure, and compare them with their known values."""
     import torch
 
     from lastlayer import geometry, losses
@@ -134,7 +141,7 @@ def self_test() -> list[dict[str, Any]]:
         return (loss.item(), *torch.autograd.grad(loss, logits)[0][0].tolist())
 
     def collapse() -> tuple[float, ...]:
-        features = torch.tensor([[-1.5], [-0.5], [0.5], [1.5]])  # within 1/4, between 1, two classes: 1/8
+        features = torch.tensor([[-1.5], [-0.5], [0.5], [1.5]])  # scatter within 1/4, between 1, two classes: 1/8
         return (float(geometry.neural_collapse(features, torch.tensor([0, 0, 1, 1])).nc1),)
 
     tests = (
@@ -143,18 +150,13 @@ def self_test() -> list[dict[str, Any]]:
     )
     outcomes = []
     for name, compute, expected in tests:
+        found: object
         try:
-            found = compute()
+            found = list(compute())
             ok = all(abs(a - b) < 1e-6 for a, b in zip(found, expected, strict=True))
-            outcome = {"name": name, "ok": ok, "found": list(found), "expected": list(expected)}
         except Exception as error:  # whatever a broken installation raises is the finding
-            outcome = {
-                "name": name,
-                "ok": False,
-                "found": f"{type(error).__name__}: {error}",
-                "expected": list(expected),
-            }
-        outcomes.append(outcome)
+            found, ok = f"{type(error).__name__}: {error}", False
+        outcomes.append({"name": name, "ok": ok, "found": found, "expected": list(expected)})
     return outcomes
 
 
@@ -177,7 +179,7 @@ def advice_on_threads(threads: dict[str, Any]) -> list[str]:
 
 
 def advice(report: dict[str, Any]) -> list[str]:
-    """One sentence for each thing that is off."""
+    """One sentence per thing that is wrong."""
     said = advice_on_threads(report["threads"])
     for name, state in report["folders"].items():
         option = "--out (of reproduce: --runs)" if name == "runs" else "--data-root"
@@ -216,6 +218,8 @@ def _print(report: dict[str, Any]) -> None:
             f"missing {', '.join(extra['missing'])}: pip install 'lastlayer[{name}]'" if extra["missing"] else installed
         )
         lines.append(f"extra      {name}: {extra['for']}; {wanted}" if extra["for"] else f"extra      {name}: {wanted}")
+    if not report["extras"]:
+        lines.append("extra      unknown: lastlayer is not installed here, it runs from its source folder")
     for test in report["self_test"]:
         lines.append(f"self-test  {'ok' if test['ok'] else 'FAILED'}: {test['name']}")
     lines += [f"advice     {sentence}" for sentence in report["advice"]] or ["advice     none: all is well"]

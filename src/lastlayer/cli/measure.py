@@ -1,95 +1,109 @@
 """`lastlayer measure FILE...`: every measure that the arrays in a file allow. Tests: tests/cli/test_measure.py."""
 
+from __future__ import annotations
+
 import json
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from lastlayer.cli._output import check_file, write_page
-from lastlayer.cli._stop import stop
+from lastlayer.cli._say import check_writable, save_page, stop, waiting
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _LABELS = ("target", "labels", "y")
-_NAME = 16  # columns of a terminal: a longer name of a snapshot goes over several lines
-_GAP = 2
+_LONGEST_NAME = 16  # in a terminal, a longer name of a snapshot is broken over several lines
+_CURVES = ("nc1", "nc2", "nc3")
+_MOST_CLASSES = 500  # a larger matrix is megabytes of page that no screen shows
+_BINS = 120
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A file, what it holds and what was measured."""
+
+    file: Path
+    arrays: dict[str, Tensor]
+    measures: dict[str, float]
+
+    @property
+    def classes(self) -> list[int]:
+        """The labels that occur."""
+        return sorted(set(self.arrays["target"].tolist()))
+
+    def summary(self) -> dict[str, object]:
+        """What JSON shows of it."""
+        finite = {name: value if math.isfinite(value) else None for name, value in self.measures.items()}
+        samples = len(self.arrays["target"])
+        return {"file": str(self.file), "samples": samples, "classes": len(self.classes), "measures": finite}
 
 
 def measure(
     files: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FILE", help="One .npz or .safetensors file for each snapshot, in order.", show_default=False
-        ),
+        typer.Argument(metavar="FILE", help="A .npz or .safetensors file per snapshot, in order.", show_default=False),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Write a page with pictures, readable without a network.", show_default=False)
+        Path | None, typer.Option(help="Write a page with pictures that opens without a network.", show_default=False)
     ] = None,
 ) -> None:
     """Measure features and logits saved in files: neural collapse, cosines, single logits, separation and more.
 
-    A file holds arrays: features (N, d) and target (N,), also called labels or y; and, if there, weight (K, d),
-    bias (K,) as added to the logits, logits (N, K), probabilities (N, K), unknown_logits (M, K),
-    unknown_probabilities (M, K), train_counts (K,).
-    The more it holds, the more is measured. Logits not there are computed from features, weight and bias.
+    A file holds arrays: features (N, d) and target (N,), which may also be called labels or y. It may also hold
+    weight (K, d), bias (K,) as added to the logits, logits (N, K), probabilities (N, K), unknown_logits (M, K),
+    unknown_probabilities (M, K) and train_counts (K,). The more it holds, the more is measured. If there are no logits,
+    they are computed from features, weight and bias.
 
-    Several files are several snapshots of one model, a column each; the page then has curves over them.
+    Several files are several snapshots of one model, one column each. The page then has curves over them.
 
     Geometry is computed in float32 or better with TF32 off, and scores are compared as they are. Save features that
-    were computed without autocast and with TF32 off, or rounding is measured along with them.
+    were computed without autocast and with TF32 off; otherwise their rounding is measured too.
 
     JSON: {"snapshots": [{"file", "samples", "classes", "measures": {name: number}}]}; a number that is NaN or
-    infinite is null. A file that cannot be read or measured ends the command with one line and exit code 2.
+    infinite is null. If a file cannot be read or measured, the command ends with one line and exit code 2.
     """
-    from rich.console import Console
-    from rich.markup import escape
-
     from lastlayer._core.precision import full_precision
     from lastlayer.measures import evaluate
 
     if plot is not None:
-        check_file("--plot", plot)
-
+        check_writable("--plot", plot)
     snapshots = []
     for file in files:
         arrays, ignored = _load(file)
         if ignored:
             typer.echo(f"{file}: not measured: {', '.join(ignored)}", err=True)
         try:
-            status = Console(stderr=True).status(f"measuring {escape(str(file))}")
-            with status, full_precision(arrays["features"]):
-                values = evaluate(**arrays)
+            with waiting(f"measuring {file}"), full_precision(arrays["features"]):
+                snapshots.append(Snapshot(file, arrays, evaluate(**arrays)))
         except (TypeError, ValueError) as error:
             _refuse(file, str(error))
-        if len(classes := set(arrays["target"].tolist())) == 1:
-            typer.echo(f"{file}: every label is {classes.pop()}: what compares classes is nan", err=True)
-        snapshots.append((file, arrays, values))
-
+        if len(classes := snapshots[-1].classes) == 1:
+            typer.echo(f"{file}: every label is {classes[0]}: what compares classes is nan", err=True)
     if as_json:
-        typer.echo(json.dumps({"snapshots": [_summary(*snapshot) for snapshot in snapshots]}, indent=2))
+        typer.echo(json.dumps({"snapshots": [snapshot.summary() for snapshot in snapshots]}, indent=2))
     else:
         _print_table(snapshots)
     if plot is not None:
-        from lastlayer.cli._measure_page import page
-
-        write_page(plot, page(_names(files), [values for _, _, values in snapshots], snapshots[-1][1]))
+        save_page(plot, _page(snapshots))
 
 
 def _refuse(file: Path, why: str) -> NoReturn:
     stop("measure", f"{file}: {why}")
 
 
-def _names(files: list[Path]) -> list[str]:
-    """What to call the snapshots: short, unless two files in different folders would get the same name."""
-    stems = [file.stem for file in files]
-    return stems if len(set(stems)) == len(stems) else [str(file) for file in files]
+def _names(snapshots: Sequence[Snapshot]) -> list[str]:
+    """What to call the snapshots: by the names of the files, or by their paths if two files have the same name."""
+    stems = [snapshot.file.stem for snapshot in snapshots]
+    return stems if len(set(stems)) == len(stems) else [str(snapshot.file) for snapshot in snapshots]
 
 
-def _load(file: Path) -> tuple[dict[str, "Tensor"], list[str]]:
+def _load(file: Path) -> tuple[dict[str, Tensor], list[str]]:
     """The arrays that a measure takes, and the names of the others."""
     from lastlayer.data import as_tensor, read_arrays
     from lastlayer.measures import INPUTS
@@ -112,7 +126,7 @@ def _load(file: Path) -> tuple[dict[str, "Tensor"], list[str]]:
             _refuse(file, f"holds no {asked}; it holds {', '.join(names) or 'nothing'}")
     if found["features"].dim() != 2:
         shape = tuple(found["features"].shape)
-        _refuse(file, f"features must have shape (N, d), got {shape}; save one file for each snapshot")
+        _refuse(file, f"features must have shape (N, d), got {shape}; save one file per snapshot")
     for name in ("target", "logits", "probabilities"):
         if name in found and found[name].shape[:1] != found["features"].shape[:1]:
             shapes = f"{tuple(found['features'].shape)} and {tuple(found[name].shape)}"
@@ -120,52 +134,111 @@ def _load(file: Path) -> tuple[dict[str, "Tensor"], list[str]]:
     return found, ignored
 
 
-def _summary(file: Path, arrays: dict[str, "Tensor"], values: dict[str, float]) -> dict[str, object]:
-    return {
-        "file": str(file),
-        "samples": len(arrays["target"]),
-        "classes": len(set(arrays["target"].tolist())),
-        "measures": {name: value if math.isfinite(value) else None for name, value in values.items()},
-    }
-
-
-def _print_table(snapshots: list[tuple[Path, dict[str, "Tensor"], dict[str, float]]]) -> None:
-    """A column a snapshot, nothing of it cut: a terminal too narrow for all gets the table in parts, a file never."""
+def _print_table(snapshots: Sequence[Snapshot]) -> None:
+    """One column per snapshot; of a single one, what each measure means too."""
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     from lastlayer.measures import MEASURES
-    from lastlayer.reports.text import parts
+    from lastlayer.reports.text import ARROWS, PrintedColumn, print_table
 
-    arrows = {"higher": "↑", "lower": "↓", None: ""}
-    shown = {name: one for name, one in MEASURES.items() if any(name in values for _, _, values in snapshots)}
-    heads = [
-        (name, f"{len(arrays['target'])} samples")
-        for name, (_, arrays, _) in zip(_names([file for file, _, _ in snapshots]), snapshots, strict=True)
-    ]
-    cells = [
-        [one.text(values[name]) if name in values else "" for name, one in shown.items()] for *_, values in snapshots
-    ]
+    shown = [one for one in MEASURES.values() if any(one.name in snapshot.measures for snapshot in snapshots)]
     console = Console()
-    longest = _NAME if console.is_terminal else max(len(name) for name, _ in heads)
-    widths = [
-        max(min(len(name), longest), len(count), *map(len, column))
-        for (name, count), column in zip(heads, cells, strict=True)
+    names = [
+        PrintedColumn("measure", [one.title for one in shown], whole=True),
+        PrintedColumn("", [ARROWS[one.direction] for one in shown]),
     ]
-    stub = max(len(one.title) for one in shown.values()) + 1 + 2 * _GAP
-    if not console.is_terminal:
-        console.width = max(console.width, stub + sum(width + _GAP for width in widths))
-    for part in parts([width + _GAP for width in widths], console.width - stub + _GAP):
-        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
-        table.add_column("measure", no_wrap=True)
-        table.add_column("")
-        for index in part:
-            head = Text("\n".join(heads[index]), overflow="fold")
-            table.add_column(head, justify="right", width=widths[index])
-        if len(snapshots) == 1:
-            table.add_column("meaning", style="dim", overflow="fold")
-        for row, one in enumerate(shown.values()):
-            meaning = [one.meaning] if len(snapshots) == 1 else []
-            table.add_row(one.title, arrows[one.direction], *(cells[index][row] for index in part), *meaning)
-        console.print(table)
+    groups = []
+    for name, snapshot in zip(_names(snapshots), snapshots, strict=True):
+        cells = [one.text(snapshot.measures[one.name]) if one.name in snapshot.measures else "" for one in shown]
+        count = f"{len(snapshot.arrays['target'])} samples"
+        most = max(_LONGEST_NAME, len(count)) if console.is_terminal else None
+        groups.append([PrintedColumn(f"{name}\n{count}", cells, right=True, most=most)])
+    if len(snapshots) == 1:
+        meaning = PrintedColumn("meaning", [one.meaning for one in shown], style="dim")
+        print_table(console, [*names, *groups[0], meaning])
+    else:
+        print_table(console, names, groups)
+
+
+def _page(snapshots: Sequence[Snapshot]) -> str:
+    """One HTML page: curves over the snapshots; of the last one, class-mean cosines, and true and false logits."""
+    from lastlayer.measures import linear_logits
+    from lastlayer.reports.pictures import html_page
+
+    names, last = _names(snapshots), snapshots[-1].arrays
+    figures = [_draw_curves(names, snapshots)] if len(snapshots) > 1 else []
+    figures.append(_draw_cosines(snapshots[-1]))
+    logits = last.get("logits")
+    if logits is None and "weight" in last:
+        logits = linear_logits(last["features"], last["weight"], last.get("bias"))
+    if logits is not None:
+        figures.append(_draw_logits(logits, last["target"]))
+    return html_page(f"lastlayer measure: {names[-1]}", figures)
+
+
+def _draw_curves(names: Sequence[str], snapshots: Sequence[Snapshot]) -> Any:
+    from lastlayer.measures import MEASURES
+    from lastlayer.reports.pictures import LOG, new_figure
+
+    figure = new_figure("Neural collapse over snapshots")
+    for name in _CURVES:
+        if all(name in snapshot.measures for snapshot in snapshots):
+            values = [snapshot.measures[name] for snapshot in snapshots]
+            figure.add_scatter(x=list(names), y=values, name=MEASURES[name].title, mode="lines+markers")
+    figure.update_xaxes(title="snapshot", type="category")
+    figure.update_yaxes(**LOG, title="lower is more collapsed")
+    return figure
+
+
+def _draw_cosines(snapshot: Snapshot) -> Any:
+    from lastlayer import geometry
+    from lastlayer.reports.pictures import new_figure
+
+    classes = snapshot.classes[:_MOST_CLASSES]
+    cosines = geometry.cosine_collapse(snapshot.arrays["features"], snapshot.arrays["target"])
+    labels = [str(k) for k in classes]
+    part = f" (first {_MOST_CLASSES} classes)" if len(classes) == _MOST_CLASSES else ""
+    figure = new_figure(f"Mean cosine of centred features, class by class{part}")
+    figure.add_heatmap(
+        z=cosines.inter[: len(classes), : len(classes)].float().numpy(),
+        x=labels,
+        y=labels,
+        zmin=-1,
+        zmax=1,
+        colorscale="RdBu",
+        reversescale=True,
+    )
+    figure.update_layout(height=600, width=700)
+    figure.update_xaxes(title="class", type="category")
+    figure.update_yaxes(title="class", type="category", autorange="reversed")
+    return figure
+
+
+def _draw_logits(logits: Tensor, target: Tensor) -> Any:
+    """Histograms, and not the logits themselves, so that the page stays small."""
+    import torch
+
+    from lastlayer.reports.pictures import new_figure
+
+    own = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, target.long()[:, None], True)
+    finite = logits[logits.isfinite()].double()
+    low, high = (finite.min().item(), finite.max().item()) if finite.numel() else (0.0, 1.0)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    edges = torch.linspace(low, high, _BINS + 1, dtype=torch.float64)
+    figure = new_figure("True and false logits")
+    for name, chosen, colour in (("false logits", ~own, "#d62728"), ("true logits", own, "#1f77b4")):
+        values = logits[chosen].double()
+        share = torch.histc(values[values.isfinite()], bins=_BINS, min=low, max=high) / max(len(values), 1)
+        figure.add_bar(
+            x=((edges[1:] + edges[:-1]) / 2).numpy(),
+            y=share.numpy(),
+            width=(high - low) / _BINS,
+            name=name,
+            marker_color=colour,
+            opacity=0.6,
+        )
+    figure.update_layout(barmode="overlay", bargap=0)
+    figure.update_xaxes(title="logit")
+    figure.update_yaxes(title="share of its kind")
+    return figure

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from lastlayer.cli._output import check_file
+from lastlayer.cli._say import check_writable, waiting
 
 
 def report(
@@ -20,25 +20,23 @@ def report(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where to write the page; report.html beside the runs if not given.")
+        Path | None, typer.Option(help="File for the page; report.html beside the runs if not given.")
     ] = None,
     comparison: Annotated[
         str | None,
-        typer.Option(help="ID or file of the comparison, where a folder holds several; the newest if not given."),
+        typer.Option(help="ID or file of the comparison, if a folder holds several; the newest if not given."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Print every measure on every split.")] = False,
     tsne: Annotated[bool, typer.Option("--tsne", help="Add a t-SNE view of the final features.")] = False,
     csv: Annotated[Path | None, typer.Option(help="Write every value of every run to this file.")] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Show what finished runs came to: a table here, and one HTML page that opens anywhere without a network.
+    """Show the results of finished runs: a table here, and one HTML page that opens anywhere without a network.
 
-    Runs that differ only in their seed are one column, mean and standard deviation. Of a folder with comparison files
-    in it the newest says which runs, or all are taken where it is of a single trial; runs that failed, were cut or are
-    missing are always listed. Nothing is trained or changed.
+    Runs that differ only in their seed are one column, with mean and standard deviation. If a folder holds comparison
+    files, the newest one says which runs to take; if that one names a single trial, all runs are taken. Runs that
+    failed, were interrupted or are missing are always listed. Nothing is trained or changed.
     """
-    from rich.console import Console
-
     from lastlayer import reports
 
     where = runs or [Path("runs")]
@@ -46,9 +44,9 @@ def report(
         if not path.exists():
             raise FileNotFoundError(f"there is no folder {path}")
     if csv is not None:
-        check_file("--csv", csv)
-    if out is not None and out.resolve().parent.exists():  # else it is made
-        check_file("--out", out)
+        check_writable("--csv", csv)
+    if out is not None and out.resolve().parent.exists():  # otherwise its folder is made
+        check_writable("--out", out)
     summary = reports.summarise(reports.load(where if len(where) > 1 else where[0], comparison))
     if not any(group.done for group in summary.groups):
         reports.print_problems(summary)
@@ -56,7 +54,7 @@ def report(
         found = ", ".join(f"{count} {status}" for status, count in counts.items())
         raise ValueError(f"no run in {', '.join(map(str, where))} is done ({found}): there is nothing to report yet")
     reports.print_tables(summary, everything=everything)
-    with Console(stderr=True).status("t-SNE of every run, a second or two each") if tsne else contextlib.nullcontext():
+    with waiting("t-SNE of every run, a second or two each") if tsne else contextlib.nullcontext():
         page = out or _beside(where[0])
         try:
             reports.write_page(summary, page, tsne=tsne)
@@ -72,8 +70,8 @@ def report(
 
 
 def _beside(where: Path) -> Path:
-    """report.html in the root folder that was given, or that the given comparison or run lies in."""
-    from lastlayer.runs.folder import is_run
+    """The path of report.html in the given root folder, or beside the given comparison or run."""
+    from lastlayer.runs import is_run
 
     inside = where.is_file() or is_run(where)
     return (where.parent if inside else where) / "report.html"

@@ -1,4 +1,7 @@
-"""`lastlayer reproduce`: any table, figure or claim of the five papers, ours beside the published number."""
+"""`lastlayer reproduce`: any table, figure or claim of the five papers, our number beside the published one.
+
+Tests: tests/cli/test_reproduce.py.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lastlayer._core.registry import nearest
-from lastlayer.cli._output import check_file
+from lastlayer.cli._options import MOST_SEEDS, DataRoot, Device, Pack, RetryFailed, Workers
 from lastlayer.cli._reproduce_print import print_artifact, print_list, print_scorecard, print_verdicts
-from lastlayer.cli._running import counted, make_folder, run, say_stopped
-from lastlayer.cli.compare import MOST_SEEDS
+from lastlayer.cli._run import run
+from lastlayer.cli._say import check_writable, counted, make_folder, say_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,9 +25,6 @@ if TYPE_CHECKING:
     from lastlayer.papers import Artifact, Observations, Size, Store
     from lastlayer.runners import Placement
 
-_PLAIN_WIDTH = 120
-_PICTURES = (".svg", ".png")
-
 
 def reproduce(
     names: Annotated[
@@ -32,40 +32,45 @@ def reproduce(
         typer.Argument(metavar="[NAME]...", help="Artifacts such as sln.table1, or papers such as sln."),
     ] = None,
     size: Annotated[
-        str, typer.Option(help="smoke (seconds), small (minutes on a GPU) or paper (all of it).")
+        str, typer.Option(help="smoke (seconds), small (minutes on a GPU) or paper (everything).")
     ] = "small",
     show_list: Annotated[bool, typer.Option("--list", help="Show every artifact and what it would take.")] = False,
     scorecard: Annotated[
         bool,
         typer.Option(
-            "--scorecard", help="Print the verdict on every claim, or in full on those of the names, or on 000-01, ..."
+            "--scorecard", help="Print the verdict on every claim; with names or ids such as 000-01, on theirs in full."
         ),
     ] = False,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="AXIS=LABEL,...", help="Keep some labels: --only loss=CE,SLN.")
+        list[str] | None, typer.Option(metavar="AXIS=LABEL,...", help="Keep only some labels: --only loss=CE,SLN.")
     ] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds instead of the artifact's own: 3, or 5-9.")] = None,
-    show: Annotated[bool, typer.Option("--show", help="Run nothing: show what has been observed.")] = False,
+    seeds: Annotated[str | None, typer.Option(help="Seeds in place of the artifact's own: 3, or 5-9.")] = None,
+    show: Annotated[bool, typer.Option("--show", help="Run nothing; show what has been observed.")] = False,
     picture: Annotated[
-        Path | None, typer.Option(help="Also write the figure to this .svg or .png; needs the extra pictures.")
+        Path | None, typer.Option(help="Also write the figure to this .svg or .png file; needs the extra pictures.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the observations.")] = Path("results"),
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ..., or auto.")] = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes on the CPU; one a core if not given.", min=1)] = None,
-    pack: Annotated[int | None, typer.Option(help="Trials at a time on a GPU; what fits if not given.", min=1)] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where data sets lie.")] = None,
-    retry_failed: Annotated[bool, typer.Option(help="Run failed trials again.")] = False,
+    device: Device = "auto",
+    workers: Workers = None,
+    pack: Pack = None,
+    data_root: DataRoot = None,
+    retry_failed: RetryFailed = False,
 ) -> None:
     """Rerun a table or figure of the five papers and print it beside the published numbers.
 
-    What was observed is kept as CSV under ./results, the runs under ./runs: the same command again skips what is done
-    and resumes what was cut. Claims that rest on the artifact are judged at the end.
+    What was observed is kept as CSV under ./results, and the runs under ./runs. The same command again skips what is
+    done and resumes what was interrupted. Claims that rest on the artifact are judged at the end.
     """
+    from rich.console import Console
+
     from lastlayer import papers
+    from lastlayer.reports.text import PLAIN_WIDTH
     from lastlayer.runners import Placement
 
-    console = _console()
+    console = Console(soft_wrap=False)
+    if not console.is_terminal:
+        console.width = max(console.width, PLAIN_WIDTH)
     store = papers.Store(out)
     if size not in papers.SIZES:
         raise ValueError(f"--size must be one of {', '.join(papers.SIZES)}, got {size!r}")
@@ -79,7 +84,7 @@ def reproduce(
         return
     if not names:
         raise ValueError("name an artifact, such as sln.table1; --list shows all, --scorecard the verdicts")
-    plan = Placement(runs, device, workers, pack, data_root=data_root, retry_failed=retry_failed)
+    placement = Placement(runs, device, workers, pack, data_root=data_root, retry_failed=retry_failed)
     chosen = _chosen(names)
     _check(chosen, size, only, seeds, picture)
     failure: Exception | None = None
@@ -88,7 +93,7 @@ def reproduce(
         make_folder("--out", out)
         if any(artifact.compute is None for artifact in chosen):
             make_folder("--runs", runs)
-        failure = _run_all(chosen, size, plan, store, only, seeds)
+        failure = _run_all(chosen, size, placement, store, only, seeds)
     for artifact in chosen:
         part = "table"
         try:
@@ -123,32 +128,32 @@ def _say_nothing_is_there(artifact: Artifact, size: Size, store: Store) -> None:
 def _show(
     console: Console, artifact: Artifact, observed: Observations, store: Store, only: Mapping[str, Sequence[str]]
 ) -> None:
-    """The table, and the verdicts on the claims that rest on it."""
+    """Print the table, and the verdicts on the claims that rest on it."""
     from lastlayer import papers
 
     print_artifact(console, artifact, observed, only)
     if observed.rows:
         console.print(f"observations: {store.path(artifact.name, observed.size)}", highlight=False)
     concerned = [claim.id for claim in papers.claims() if artifact.name in papers.needs(claim.id)]
-    if concerned and observed.size != "smoke":  # which proves nothing
+    if concerned and observed.size != "smoke":  # that size proves nothing
         print_verdicts(console, concerned, store)
 
 
 def _run_all(
-    chosen: list[Artifact], size: Size, plan: Placement, store: Store, only: list[str] | None, seeds: str | None
+    chosen: list[Artifact], size: Size, placement: Placement, store: Store, only: list[str] | None, seeds: str | None
 ) -> Exception | None:
-    """Run what is missing; the error of one among several is given back, since the others have something to show."""
+    """Run what is missing. Of several artifacts the error of one is returned, because the others can still be shown."""
     from lastlayer import papers
 
     labels = {artifact.name: _only(only, artifact) for artifact in chosen}
     try:
         papers.reproduce_all(
-            chosen, size, plan, store, only=labels, seeds=_seeds(seeds), run=run,
+            chosen, size, placement, store, only=labels, seeds=_seeds(seeds), run=run,
             tell=lambda line: typer.echo(line, err=True),
         )  # fmt: skip
     except typer.Exit:  # Ctrl-C while trials run
         raise
-    except KeyboardInterrupt:  # after that, or while something is computed
+    except KeyboardInterrupt:  # Ctrl-C after that, or while something is computed
         say_stopped("what is done is kept")
     except Exception as error:
         if len(chosen) == 1:
@@ -163,7 +168,7 @@ def _chosen(names: list[str] | None) -> list[Artifact]:
     known = papers.artifacts()
     if not names:
         return list(known.values())
-    chosen: dict[str, Artifact] = {}  # each once, also where its paper is named too
+    chosen: dict[str, Artifact] = {}  # each once, even if its paper is named too
     for name in names:
         if name in papers.PAPERS:
             chosen |= {one.name: one for one in known.values() if one.paper == name}
@@ -173,7 +178,7 @@ def _chosen(names: list[str] | None) -> list[Artifact]:
 
 
 def _claims(names: list[str] | None) -> list[str]:
-    """The claims of these ids, and those that rest on these artifacts or papers; all without a name."""
+    """The claims of these ids, and those that rest on these artifacts or papers; all claims without a name."""
     from lastlayer import papers
 
     known = {claim.id: papers.needs(claim.id) for claim in papers.claims()}
@@ -190,10 +195,11 @@ def _claims(names: list[str] | None) -> list[str]:
 
 
 def _check(chosen: list[Artifact], size: Size, only: list[str] | None, seeds: str | None, picture: Path | None) -> None:
-    """Say what is wrong with the options before anything runs, which may take hours."""
+    """Say what is wrong with the options before anything runs: that may take hours."""
     from importlib.util import find_spec
 
     from lastlayer.papers import restricted
+    from lastlayer.reports.pictures import PICTURES
 
     for artifact in chosen:
         restricted(artifact, size, _only(only, artifact), _seeds(seeds))
@@ -201,8 +207,8 @@ def _check(chosen: list[Artifact], size: Size, only: list[str] | None, seeds: st
             typer.echo(f"{artifact.name} is computed: --seeds changes nothing", err=True)
     if picture is None:
         return
-    if picture.suffix not in _PICTURES:
-        raise ValueError(f"--picture must end in {' or '.join(_PICTURES)}, got {str(picture)!r}")
+    if picture.suffix not in PICTURES:
+        raise ValueError(f"--picture must end in {' or '.join(PICTURES)}, got {str(picture)!r}")
     if len(chosen) > 1:
         raise ValueError(f"--picture takes one artifact, not {len(chosen)}: each would replace the one before")
     if chosen[0].figure is None:
@@ -210,11 +216,11 @@ def _check(chosen: list[Artifact], size: Size, only: list[str] | None, seeds: st
     if find_spec("kaleido") is None:
         raise ImportError("--picture needs the package kaleido (pip install 'lastlayer[pictures]')")
     make_folder("--picture", picture.resolve().parent)
-    check_file("--picture", picture)
+    check_writable("--picture", picture)
 
 
 def _only(given: list[str] | None, artifact: Artifact) -> dict[str, list[str]]:
-    """Labels by axis; some labels have a comma in them, as in "CE, decay 5e-4"."""
+    """Labels by axis. A label may have a comma in it, as in "CE, decay 5e-4"."""
     wanted: dict[str, list[str]] = {}
     for text in given or []:
         axis, equals, labels = text.partition("=")
@@ -242,19 +248,11 @@ def _seeds(given: str | None) -> list[int] | None:
     return list(wanted)
 
 
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console(soft_wrap=False)
-    if not console.is_terminal and console.width < _PLAIN_WIDTH:
-        console.width = _PLAIN_WIDTH
-    return console
-
-
 def _write_figure(artifact: Artifact, observed: Observations, folder: Path, picture: Path | None) -> list[Path]:
-    """The figure as one HTML file that opens offline, and as a picture where one was asked for."""
+    """Write the figure as one HTML file that opens without a network, and as a picture if one was asked for."""
     from lastlayer._core.files import write_atomically
     from lastlayer.papers import figure
+    from lastlayer.reports.pictures import write_picture
 
     chart = figure(artifact, observed)
     if chart is None:
@@ -264,10 +262,7 @@ def _write_figure(artifact: Artifact, observed: Observations, folder: Path, pict
     if picture is None:
         return [page]
     try:
-        content = chart.to_image(picture.suffix.removeprefix("."), width=900, height=chart.layout.height or 500)
-    except (ValueError, RuntimeError) as error:  # as Plotly says that kaleido is not there, or has no browser
-        raise ImportError(
-            f"--picture: {str(error).strip().splitlines()[0]} (pip install 'lastlayer[pictures]')"
-        ) from None
-    write_atomically(picture, content)
+        write_picture(chart, picture)
+    except ImportError as error:
+        raise ImportError(f"--picture: {error}") from None
     return [page, picture]

@@ -9,9 +9,8 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from lastlayer.cli._output import html_page
 from lastlayer.cli.theory_tables import Row
-from lastlayer.reports.pictures import LOG
+from lastlayer.reports.pictures import LOG, html_page
 from lastlayer.theory import Solution
 from lastlayer.theory.dynamics import Trajectory
 

@@ -7,14 +7,14 @@ import functools
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from lastlayer.cli._output import check_file, write_page
-from lastlayer.cli._stop import stop
+from lastlayer._core.progress import bars
+from lastlayer.cli._say import check_writable, save_page, stop
 
 Row = dict[str, Any]
 Item = TypeVar("Item")
@@ -43,7 +43,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         plot = kwargs.get("plot")
         try:
             if plot is not None:
-                check_file("--plot", plot)
+                check_writable("--plot", plot)
             function(*args, **kwargs)
         except (ValueError, TypeError, OSError, OverflowError, MemoryError, RuntimeError) as error:
             full = isinstance(error, MemoryError) or "allocate memory" in str(error)  # torch raises a RuntimeError
@@ -55,13 +55,10 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     return theory.command()(wrapped)
 
 
-def tracked(items: Sequence[Item], what: str) -> Iterable[Item]:
+def tracked(items: Sequence[Item], what: str) -> Iterator[Item]:
     """The items, with a progress bar if this is a terminal. The bar goes away at the end."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return track(items, what, console=console, transient=True, disable=not console.is_terminal)
+    with bars() as bar:
+        yield from bar.track(items, description=what)
 
 
 def draw(plot: Path | None, name: str, content: Any) -> None:
@@ -69,7 +66,7 @@ def draw(plot: Path | None, name: str, content: Any) -> None:
     if plot is not None:
         from lastlayer.cli.theory_pictures import page
 
-        write_page(plot, page(name, content))
+        save_page(plot, page(name, content))
 
 
 def show(tables: dict[str, list[Row]], as_json: bool, titles: dict[str, str], absent: str = "-") -> None:
@@ -78,19 +75,16 @@ def show(tables: dict[str, list[Row]], as_json: bool, titles: dict[str, str], ab
         typer.echo(json.dumps(_plain(tables), indent=2))
         return
     from rich.console import Console
-    from rich.table import Table
 
-    console = Console()
+    from lastlayer.reports.text import Layout, PrintedColumn, print_table
+
     for key, title in titles.items():
-        table = Table(title=title, title_justify="left")
-        for column in tables[key][0]:
-            justify: Literal["left", "right"] = "left" if isinstance(tables[key][0][column], str) else "right"
-            table.add_column(
-                column, justify=justify, overflow="fold"
-            )  # a narrow terminal folds numbers, it does not cut them
-        for row in tables[key]:
-            table.add_row(*(_cell(value, absent) for value in row.values()))
-        console.print(table)
+        rows = tables[key]
+        columns = [
+            PrintedColumn(name, [_cell(row[name], absent) for row in rows], right=not isinstance(first, str))
+            for name, first in rows[0].items()
+        ]
+        print_table(Console(), columns, layout=Layout(title, framed=True))
 
 
 def _cell(value: Any, absent: str) -> str:

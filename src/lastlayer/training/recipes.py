@@ -7,7 +7,6 @@ import dataclasses
 from lastlayer.data import Dataset
 from lastlayer.training.trial import Augmentation, ModelChoice, Schedule, Trial
 
-DEFAULT_LOSSES = ("ce", "ls", "mse", "bce", "sln", "batch-ce")
 NOT_MIRRORED = ("digits", "mnist", "fashion-mnist", "svhn", "omniglot")  # a mirrored digit is another sign
 
 

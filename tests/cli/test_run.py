@@ -18,7 +18,7 @@ from rich.progress import Progress, TextColumn
 from typer.testing import CliRunner
 
 from lastlayer.cli import app
-from lastlayer.cli._running import _Show, _shown, names_of
+from lastlayer.cli._run import _Show, _shown, names_of
 from lastlayer.runners import Event, Placement, run_trials
 from lastlayer.training import DataChoice, LossChoice, Schedule, Trial
 from lastlayer.training.steps import Progress as Moment
@@ -54,7 +54,7 @@ def test_the_whole_moves_with_its_parts() -> None:
 
 def test_where_there_is_no_terminal_a_line_now_and_then_says_how_far_all_are(tmp_path, monkeypatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr("lastlayer.cli._running.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("lastlayer.cli._run.time.monotonic", lambda: clock[0])
     said = io.StringIO()
     bars = Progress(TextColumn("{task.description}"), console=Console(file=said, width=200), disable=True)
     show = _Show(bars, [Trial(seed=seed) for seed in range(4)], Placement(tmp_path, "cpu"))

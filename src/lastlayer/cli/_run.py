@@ -1,0 +1,277 @@
+"""Running trials from the command line: checks first, progress while they run, tables and the page at the end.
+
+Tests: tests/cli/test_run.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from lastlayer._core.progress import TIME_WIDTH, bars
+from lastlayer.cli._say import counted, make_folder, say_stopped, typed
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from lastlayer.data import Dataset
+    from lastlayer.runners import Event, Placement
+    from lastlayer.training import Progress as Moment
+    from lastlayer.training import Trial
+
+# Columns of a terminal.
+_EPOCH = len("epoch 100/100")
+_STATE = len("epoch 100/100  loss 0.0000  accuracy 100.0%")
+_BAR = 10
+
+
+def check_trials(trials: Sequence[Trial], dataset: Dataset) -> list[str]:
+    """Refuse a loss that is given twice, and trials whose first step fails. Returns notes for the user."""
+    from lastlayer.training import Facts
+    from lastlayer.training.check import rehearse
+
+    seen, facts = set(), Facts.of(dataset)
+    notes = dict.fromkeys(dataset.notes)
+    for trial in trials:
+        if trial.identity in seen:
+            raise ValueError(f"--losses: {loss_in_words(trial)} is there twice; name each once")
+        seen.add(trial.identity)
+        if trial.seed == trials[0].seed:
+            notes.update(dict.fromkeys(rehearse(trial, facts)))
+    return list(notes)
+
+
+def _finished(trials: Sequence[Trial], placement: Placement) -> Iterator[tuple[Trial, Path, Mapping[str, Any]]]:
+    """Those trials that are done, each with its folder and result. A damaged one is reported with the results."""
+    from lastlayer.runs import look
+
+    for trial in trials:
+        state = look(placement.folder(trial).path)
+        if state.result is not None:
+            yield trial, state.path, state.result
+
+
+def refuse_other_data(trials: Sequence[Trial], placement: Placement, dataset: Dataset) -> None:
+    """Raise if a finished run used data that has changed since: a trial names its files, not what is in them."""
+    for trial, path, result in _finished(trials, placement):
+        if result["data"]["checksums"] != dict(dataset.checksums):
+            why = f"{trial.data.name} has changed since {path} was trained on it"
+            raise ValueError(f"{why}: choose another --out, or delete that folder")
+
+
+def _changed_code(trials: Sequence[Trial], placement: Placement) -> list[str]:
+    """Notes on finished runs that used older code of a loss or model of the user's own, which trials only name."""
+    from lastlayer.training.build import changed_code, code_of
+
+    older: dict[str, list[str]] = {}
+    for trial, path, result in _finished([trial for trial in trials if code_of(trial)], placement):
+        for part in changed_code(trial, result.get("code", {})):
+            older.setdefault(part, []).append(str(path))
+    return [
+        f"{part} has changed since {counted(len(folders), 'run')} of these {'was' if len(folders) == 1 else 'were'} "
+        f"trained. They stay as they are: to train them anew, delete {' '.join(folders)}"
+        for part, folders in older.items()
+    ]
+
+
+def loss_in_words(trial: Trial) -> str:
+    """A trial's loss with its hyperparameters."""
+    return " ".join([trial.loss.name, *(f"{name}={value}" for name, value in trial.loss.options.items())])
+
+
+def names_of(trials: Sequence[Trial]) -> list[str]:
+    """What each trial is called while it runs: as in the table, with its seed."""
+    from lastlayer.reports.labels import labels_of
+
+    keys = [json.dumps({**trial.to_dict(), "seed": None}) for trial in trials]
+    apart = list(dict.fromkeys(keys))
+    labels = dict(zip(apart, labels_of([json.loads(key) for key in apart]), strict=True))
+    return [f"{labels[key]} seed {trial.seed}" for key, trial in zip(keys, trials, strict=True)]
+
+
+def comparison_file(trials: Sequence[Trial], placement: Placement) -> Path:
+    """Where a comparison of these trials is written down."""
+    together = hashlib.sha256("".join(trial.identity for trial in trials).encode()).hexdigest()[:8]
+    return placement.root / f"compare-{together}.json"
+
+
+def run(
+    trials: Sequence[Trial],
+    placement: Placement,
+    title: str,
+    dataset: Dataset | None = None,
+    notes: Sequence[str] = (),
+) -> None:
+    """Run what is not done, with live progress. Ctrl-C ends it and prints the command that continues.
+
+    Args:
+        trials: resolved.
+        placement: where and how.
+        title: of the comparison, for reports.
+        dataset: the data of all trials, if it is loaded already.
+        notes: printed first.
+    """
+    from lastlayer.runners import run_trials
+    from lastlayer.runs import Comparison, write_comparison
+    from lastlayer.training.logging import import_writer
+
+    events = run_trials(trials, placement, dataset)
+    if placement.tensorboard is not None:
+        import_writer()
+        make_folder("--tensorboard", placement.tensorboard)
+    make_folder("--out", placement.root)
+    listed = {trial.identity: trial.to_dict() for trial in trials}
+    try:
+        write_comparison(Comparison(comparison_file(trials, placement), title, typed(), listed))
+    except OSError as error:
+        why = f"nothing can be written there ({error.strerror}); choose another"
+        raise ValueError(f"--out {placement.root}: {why}") from error
+    for note in [*notes, *_changed_code(trials, placement)]:
+        typer.echo(note, err=True)
+    try:
+        with contextlib.closing(events), _shown(trials, placement) as show:  # type: ignore[type-var]
+            for event in events:
+                show(event)
+    except KeyboardInterrupt:
+        say_stopped("checkpoints are kept")
+
+
+def tuned(trials: Sequence[Trial], placement: Placement, dataset: Dataset | None = None) -> list[Trial]:
+    """The trials with the learning rate and weight decay that did best on validation data, one budget for all losses.
+
+    Args:
+        trials: resolved.
+        placement: where and how the candidates run.
+        dataset: the data of all trials, if it is loaded already; its validation samples are held out here.
+    """
+    from lastlayer.data import hold_out
+    from lastlayer.training.tuning import best_settings, candidates
+
+    def without_seed(trial: Trial) -> Trial:
+        return dataclasses.replace(trial, seed=0)
+
+    settings = {without_seed(trial).identity: without_seed(trial) for trial in trials}
+    grids = {key: candidates(trial) for key, trial in settings.items()}
+    every = [candidate for grid in grids.values() for candidate in grid]
+    if dataset is not None:
+        refuse_other_data(every, placement, dataset)
+        if dataset.validation is None:
+            dataset = hold_out(dataset, every[0].data.holdout, every[0].data.seed)
+    run(every, placement, f"tuning of {counted(len(settings), 'setting')}", dataset)
+    chosen = {}
+    for key, trial in settings.items():
+        chosen[key], note = best_settings(trial, grids[key], placement.folder)
+        typer.echo(f"tuned {loss_in_words(trial)}: {note}", err=True)
+    return [dataclasses.replace(chosen[without_seed(trial).identity], seed=trial.seed) for trial in trials]
+
+
+def show_results(trials: Sequence[Trial], placement: Placement, *, page: bool = True) -> None:
+    """Print the tables and write the page, if wanted. Ends with exit code 1 if a trial is not done."""
+    from lastlayer import reports
+
+    comparison = comparison_file(trials, placement)
+    summary = reports.summarise(reports.load(placement.root, comparison))
+    reports.print_tables(summary)
+    if page:
+        typer.echo(f"page: {reports.write_page(summary, comparison.with_suffix('.html'))}")
+    missing = len(summary.problems)  # damaged runs too, which are there but cannot be read
+    if missing:
+        typer.echo(f"{missing} of {len(trials)} trials are not done: see lastlayer status {placement.root}", err=True)
+        raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _shown(trials: Sequence[Trial], placement: Placement) -> Iterator[_Show]:
+    """Live progress in a terminal: one line per running trial and one for all.
+
+    In a narrow terminal the bars are dropped first, then the loss, then the accuracy; names wrap last. Elsewhere, as
+    in the log of a batch job, a line every half minute says how far all trials are. There a failure is printed only if
+    its run folder has no note of it: the others are listed with the results.
+    """
+    from rich.console import Console
+    from rich.progress import TextColumn
+
+    console = Console(stderr=True)
+    room = _room(console.width, names_of(trials))
+    with bars(TextColumn("{task.fields[state]}"), whole=room >= _EPOCH, drawn=room >= _STATE + _BAR) as drawn:
+        yield _Show(drawn, trials, None if console.is_terminal else placement)
+
+
+def _room(width: int, names: Sequence[str]) -> int:
+    """Columns for the state of a trial and its bar, beside the longest name and the time left."""
+    return width - max(map(len, names), default=0) - TIME_WIDTH - 2
+
+
+class _Show:
+    """Shows events as progress bars or as lines, and prints failures.
+
+    Args:
+        bars: drawn in a terminal.
+        trials: that run.
+        placement: given if there is no terminal. Progress is then printed in lines, `EVERY` seconds apart, and only
+            those failures are printed that the run folders have no note of.
+    """
+
+    EVERY = 30.0
+
+    def __init__(self, bars: Progress, trials: Sequence[Trial], placement: Placement | None = None) -> None:
+        self.bars, self.trials, self.placement = bars, trials, placement
+        self.began = self.said = time.monotonic()
+        self.names = names_of(trials)
+        self.rows: dict[int, TaskID] = {}
+        self.parts: dict[int, float] = {}
+        self.ended = 0
+        self.all = bars.add_task(counted(len(trials), "trial"), total=len(trials), state="")
+
+    def __call__(self, event: Event) -> None:
+        name = self.names[event.index]
+        if event.kind == "start":
+            if event.index in self.rows:  # it found no memory and starts again
+                self.bars.remove_task(self.rows[event.index])
+            self.rows[event.index] = self.bars.add_task(name, total=None, state="loading")
+        elif event.kind == "progress" and event.progress is not None:
+            now = event.progress
+            self.bars.update(self.rows[event.index], completed=now.step, total=now.steps, state=self._state(now))
+            self.parts[event.index] = now.step / max(now.steps, 1)
+            self.bars.update(self.all, completed=self.ended + sum(self.parts.values()))
+        if event.kind in ("done", "failed", "skip"):
+            self.ended += 1
+            self.parts.pop(event.index, None)
+            if event.index in self.rows:
+                self.bars.remove_task(self.rows.pop(event.index))
+            done = self.ended + sum(self.parts.values())
+            self.bars.update(self.all, completed=done, state=f"{self.ended} of {len(self.trials)} ended")
+        if self.placement is not None:
+            self._say_now_and_then()
+        if event.kind == "failed" and not self._is_noted(event.index):
+            self.bars.console.print(f"failed: {name}: {event.message}", markup=False, highlight=False, soft_wrap=True)
+
+    def _state(self, now: Moment) -> str:
+        """What a trial is doing, and as much of its loss and accuracy as there is room for."""
+        state = "measuring" if now.measuring else f"epoch {now.epoch + 1}/{now.epochs}"
+        if now.loss is None or now.accuracy is None:
+            return state
+        accuracy, room = f"  accuracy {now.accuracy:.1%}", _room(self.bars.console.width, self.names)
+        longer = (f"{state}  loss {now.loss:.4f}{accuracy}", f"{state}{accuracy}")
+        return next((text for text in longer if len(text) <= room), state)
+
+    def _say_now_and_then(self) -> None:
+        now = time.monotonic()
+        if now - self.said < self.EVERY:
+            return
+        self.said = now
+        line = f"{now - self.began:.0f} s: {self.ended} of {counted(len(self.trials), 'trial')} ended"
+        if self.parts:
+            line += f", {len(self.parts)} running ({sum(self.parts.values()) / len(self.parts):.0%} trained)"
+        self.bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _is_noted(self, index: int) -> bool:
+        return self.placement is not None and self.placement.folder(self.trials[index]).status == "failed"
