@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -102,18 +103,23 @@ def test_columns_of_which_the_paper_prints_nothing_take_no_room_from_the_others(
     assert "…" not in made.output
 
 
-def test_a_table_wider_than_the_terminal_comes_in_parts_with_whole_numbers(call, tmp_path):
+@pytest.mark.parametrize("terminal", [{}, {"FORCE_COLOR": "1", "TERM": "xterm"}], ids=["pipe", "terminal"])
+def test_a_table_wider_than_the_terminal_comes_in_parts_with_whole_numbers(call, tmp_path, terminal):
     titles = artifact("all_losses.table").columns
     measured = [spec.rstrip("%").rpartition("-")[2] for spec in titles.values()]
     rows = [Record({"loss": "CE"}, seed, 20, dict.fromkeys(measured, 0.25 + seed / 1000)) for seed in range(3)]
     Store(tmp_path / "results").add("all_losses.table", "small", rows)
-    made = CliRunner().invoke(app, ["reproduce", "all_losses.table", "--show", "--only=loss=CE"], env={"COLUMNS": "80"})
+    arguments = ["reproduce", "all_losses.table", "--show", "--only=loss=CE"]
+    made = CliRunner().invoke(app, arguments, env={"COLUMNS": "100", **terminal})
     assert made.exit_code == 0, made.output
-    table = made.output.split("size small")[0]
+    table = re.sub(r"\x1b\[[0-9;]*m", "", made.output).split("size small")[0]
     values = [line for line in table.splitlines() if line.startswith("│ CE ")]
-    assert len(values) > 1
     assert sum(line.count("(3)") for line in values) == len(titles)
-    assert max(map(len, table.splitlines())) <= 120
+    if terminal:
+        assert len(values) > 1
+        assert max(map(len, table.splitlines())) <= 100
+    else:
+        assert len(values) == 1
 
 
 def test_claims_are_judged_after_the_artifact_they_rest_on(call, tmp_path):
