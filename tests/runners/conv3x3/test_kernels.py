@@ -74,7 +74,7 @@ def assert_near(found: list[Tensor], wanted: list[Tensor]) -> None:
 
 
 # images that do not fill the last block, alone, not square, and more than a block
-@pytest.mark.parametrize("size", [(3, 8, 8), (1, 4, 12), (5, 16, 16)], ids=str)
+@pytest.mark.parametrize("size", [(3, 8, 8), (1, 4, 12), (3, 16, 16)], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_equal_float64(shape: Shape, size: tuple[int, int, int]) -> None:
     x, weight, dy = draw(shape, *size)
