@@ -41,8 +41,8 @@ from common import describe_machine, options_of_losses, write_json
 from lastlayer import losses
 from lastlayer._core.timing import measure_both, replay_seconds, seconds_of_both, training_step
 from lastlayer.cli._bench_steps import Inputs, on_layer, on_whole_layer
-from lastlayer.linear_loss import Plan, _label_rows, plan
-from lastlayer.linear_loss.plan import AGAINST_OTHERS, BY_CLASSES, NEVER
+from lastlayer.linear_loss import Plan, plan
+from lastlayer.losses.forms import DrawnForm, SquaresForm
 
 Shape = tuple[int, int, int]  # N, d, K
 SHAPES: dict[str, list[Shape]] = {
@@ -50,7 +50,7 @@ SHAPES: dict[str, list[Shape]] = {
     "cuda": [(8192, 512, 1000), (8192, 2048, 32768), (8192, 4096, 131072), (256, 512, 1_000_000)],
 }
 QUICK_SHAPES: dict[str, list[Shape]] = {"cpu": [(512, 32, 1000), (32, 32, 20000)], "cuda": [(4096, 512, 8192)]}
-NAMES = [name for name in losses.available() if name not in NEVER]
+NAMES = [name for name in losses.available() if not losses.entry(name).module.needs_teacher]
 
 
 @dataclass
@@ -94,8 +94,7 @@ def main() -> None:
     options.dtype = options.dtype or ("bfloat16" if options.device == "cuda" else "float32")
     options.seconds = options.seconds or (0.1 if options.quick else 2.0)
     if options.narrow is not None:
-        for module in (sys.modules[plan.__module__], _label_rows):
-            module.NARROW = options.narrow  # type: ignore[attr-defined]
+        sys.modules[plan.__module__].NARROW = options.narrow  # type: ignore[attr-defined]
     names = names_of(options.only or "all", parser)
     options.compiled = names_of(options.compiled, parser) if options.compiled else []
     console = Console(width=150)
@@ -222,9 +221,11 @@ def plan_to_measure(path: str | None, shape: Shape, name: str, quick: bool, devi
     n, _, k = shape
     if path is None and not quick:
         return plan(*shape, name, device=device)
-    if path == "classes" and name not in BY_CLASSES | AGAINST_OTHERS:
+    form = losses.entry(name).module.class_form
+    tiled = form is not None and not isinstance(form, DrawnForm)
+    if path == "classes" and not tiled:
         return None
-    if path == "classes" or (path is None and (name == "mse" or (n < 100 and name in BY_CLASSES | AGAINST_OTHERS))):
+    if path == "classes" or (path is None and tiled and (n < 100 or isinstance(form, SquaresForm))):
         return Plan("classes", "asked for", classes=max(1, min(2**24 // n, k // 4)))
     return Plan("rows", "asked for", rows=max(1, min(2**26 // k, n // 4)))
 

@@ -17,9 +17,8 @@ from rich.table import Table
 
 from common import describe_machine
 from lastlayer._core.timing import seconds_of_both
-from lastlayer.linear_loss._function import Layer
-from lastlayer.linear_loss._products import empty_rows, input_gradient, put_product
-from lastlayer.linear_loss._rows import logits_into
+from lastlayer.linear_loss.layer import Layer
+from lastlayer.linear_loss.products import input_gradient, put_product
 
 SHAPES = {
     "cuda": [(4096, 2048, 50257), (8192, 512, 21840), (8192, 512, 21841), (8192, 512, 21842), (8192, 512, 21844)],
@@ -52,11 +51,11 @@ def products(N: int, d: int, K: int, device: str) -> dict[str, tuple[Callable[[]
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     features, weight = (torch.randn(rows, d, device=device, dtype=dtype) for rows in (N, K))
     layer = Layer(features, weight, None)
-    apart, together = empty_rows(N, weight), torch.empty(N, K, device=device, dtype=dtype)
+    apart, together = layer.room(N), torch.empty(N, K, device=device, dtype=dtype)
     of_features, of_weight = torch.empty_like(features), torch.empty_like(weight)
     return {
         "logits": (
-            lambda: logits_into(apart, layer, 0, N),
+            lambda: layer.put_logits(apart, 0, N),
             lambda: torch.mm(features, weight.T, out=together),
         ),
         "gradient of the features": (

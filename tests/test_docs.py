@@ -17,7 +17,6 @@ from typer.main import get_command
 from lastlayer import data, heads, losses, papers, theory
 from lastlayer.cli import app
 from lastlayer.cli.reproduce import _only, _seeds
-from lastlayer.linear_loss.plan import AGAINST_OTHERS, BY_CLASSES, SHARDED
 from lastlayer.losses import loss as _loss
 from lastlayer.measures import MEASURES
 from lastlayer.training import DataChoice, ModelChoice, Schedule, Trial
@@ -87,10 +86,12 @@ def test_the_lists_of_linear_loss_are_those_it_goes_by():
     page = PAGES["linear_loss.md"]
     takes = {names(row["path"])[0]: row["takes"] for row in rows(page, "path")}
     everything, labels_alone = takes["classes"].split("without class probabilities")
-    assert set(names(everything)) == BY_CLASSES - {"mse"}
-    assert set(names(labels_alone)) == AGAINST_OTHERS | {"mse"}
+    forms = {name: losses.entry(name).module.class_form for name in losses.available()}
+    forms = {name: form for name, form in forms.items() if form is not None}
+    assert set(names(everything)) == {name for name, form in forms.items() if not form.labels_alone}
+    assert {*names(labels_alone), "nce"} == {name for name, form in forms.items() if form.labels_alone}
     sharded = re.search(r"^For (`.*?), by tiles", page, re.M | re.S)
-    assert set(names(sharded[1])) == SHARDED
+    assert set(names(sharded[1])) == {name for name, form in forms.items() if form.shards}
 
 
 ARROWS = {"↑": "higher", "↓": "lower", "–": None}  # noqa: RUF001

@@ -64,7 +64,7 @@ def test_the_path_is_the_one_linear_loss_would_take(tmp_path, monkeypatch):
     found, said = rows(tmp_path, *sizes)
     assert (found["sln"]["path"], found["max-margin"]["path"]) == ("classes", "rows")
     assert "classes: 64000 logits; only 4 rows of 1000 classes would fit a chunk" in said
-    assert "rows: the gradient has a few entries a row" in said
+    assert "rows: the gradient has a few entries per row" in said
     assert "all logits at once up to" not in said
     logits = 64 * 1000 * 4 / 2**20
     for row in found.values():  # the dense form holds all logits and their gradient, ours a part of them

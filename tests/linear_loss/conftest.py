@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from lastlayer.linear_loss import plan
+
 
 @pytest.fixture(scope="module")
 def kernels_anywhere() -> Iterator[None]:
@@ -16,32 +18,22 @@ def kernels_anywhere() -> Iterator[None]:
     Products are split at any size, and what lies between rows is no number.
     """
     pytest.importorskip("triton")
-    from lastlayer.linear_loss import (
-        _batch,
-        _compiled,
-        _kernels,
-        _label_rows,
-        _large_margin,
-        _margins,
-        _products,
-        _rows,
-    )
+    from lastlayer.linear_loss import kernels, layer, products
+    from lastlayer.linear_loss.kernels import rows
 
-    empty = _products.empty_rows
+    room = layer.Layer.room
 
-    def strange(n: int, *like: Any) -> torch.Tensor:
-        found = empty(n, *like)
+    def strange(self: layer.Layer, n: int, *dtype: Any) -> torch.Tensor:
+        found = room(self, n, *dtype)
         found.as_strided((n, found.stride(0)), found.stride()).fill_(float("nan"))
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_kernels, "BLOCK", 16)
-        patch.setattr(_products, "SPLIT_PAYS", 0)
-        patch.setattr(_compiled, "ONE_ROW", 0)
-        patch.setattr(_label_rows, "NARROW", 0)
-        patch.setattr(_label_rows, "FEWEST_ROWS", 0)
-        for user in (_batch, _label_rows, _large_margin, _margins, _rows):
-            patch.setattr(user, "empty_rows", strange)
-        for module in (_compiled, _rows):
-            patch.setattr(module, "pays", lambda tensor: True)
+        patch.setattr(rows, "BLOCK", 16)
+        patch.setattr(products, "SPLIT_PAYS", 0)
+        patch.setattr(kernels, "ONE_ROW", 0)
+        patch.setitem(plan.__globals__, "NARROW", 0)
+        patch.setitem(plan.__globals__, "FEWEST_ROWS", 0)
+        patch.setattr(layer.Layer, "room", strange)
+        patch.setattr(kernels, "pays", lambda tensor: True)
         yield

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lastlayer import losses
-from lastlayer.linear_loss import Plan, _spherical, linear_loss
+from lastlayer.linear_loss import Plan, linear_loss, picked
 from lastlayer.linear_loss import plan as linear_loss_plan
 from tests.linear_loss.cases import (
     BATCH,
@@ -67,8 +67,8 @@ def test_nce_of_probabilities_goes_by_rows() -> None:
 def test_the_norm_of_the_logits_by_the_cheaper_way(name: str, d: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """W^T W takes K d^2, a pass N d K: the one is for few features, the other for few samples."""
     taken = []
-    forward = _spherical.SquaredNorms.forward
-    monkeypatch.setattr(_spherical.SquaredNorms, "forward", lambda *given: taken.append(d) or forward(*given))
+    forward = picked.SquaredNorms.forward
+    monkeypatch.setattr(picked.SquaredNorms, "forward", lambda *given: taken.append(d) or forward(*given))
     for kind, biased in itertools.product(["index", "pairs", "probabilities"], [True, False]):
         parts = [p if biased or p.dim() == 2 else None for p in layer(32, d, 29)]
         labels = target(kind, 32, 29, ignore=kind != "probabilities")

@@ -10,11 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastlayer.linear_loss import Plan, _classes, _products, linear_loss
-from lastlayer.linear_loss._function import Layer
-from lastlayer.linear_loss._products import WIDTH, add_product, empty_rows, input_gradient, padded, pieces, put_product
-from lastlayer.linear_loss._rows import logits_into
+from lastlayer.linear_loss import Plan, batch, linear_loss, products
+from lastlayer.linear_loss.layer import Layer
 from lastlayer.linear_loss.plan import tile
+from lastlayer.linear_loss.products import WIDTH, add_product, input_gradient, padded, pieces, put_product
 from tests.linear_loss.cases import BATCH, DEVICE, assert_same, classes, dense, layer, make, rows, target
 
 N, D = 13, 6
@@ -27,8 +26,8 @@ every_width = pytest.mark.parametrize("K", [1, 5, 8, 16, 17, 23])
 def split() -> Iterator[None]:
     """Products in pieces at any size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_products, "SPLIT_PAYS", 0)
-        patch.setattr(_classes, "MANY", 0)
+        patch.setattr(products, "SPLIT_PAYS", 0)
+        patch.setattr(batch, "MANY", 0)
         yield
 
 
@@ -41,7 +40,7 @@ def test_pieces_are_all_columns_once_in_whole_widths_and_a_rest(n: int, d: int, 
         assert first.stop % WIDTH == 0
         assert (rest[0].start, rest[0].stop) == (first.stop, K)
         assert rest[0].stop - rest[0].start < WIDTH
-        assert n * d * K >= _products.SPLIT_PAYS
+        assert n * d * K >= products.SPLIT_PAYS
     else:
         assert first.stop == K
     assert K <= padded(K) < K + WIDTH
@@ -84,11 +83,11 @@ def test_logits_in_place(K: int, dtype: torch.dtype, biased: bool, transposed: b
     h, w, b = (torch.randn(s).to(DEVICE, dtype) for s in ((N, D), (K, D), (K,)))
     bias = b if biased else None
     part = Layer(h, w.T.contiguous().T if transposed else w, bias)
-    buffer = empty_rows(N, part.weight)
+    buffer = part.room(N)
     memory = buffer.as_strided((N, padded(K)), (padded(K), 1)).fill_(7.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        z = logits_into(buffer, part, 0, N)
+        z = part.put_logits(buffer, 0, N)
     assert z.data_ptr() == memory.data_ptr()
     wanted = h.double() @ w.double().T + (b.double() if biased else 0.0)
     torch.testing.assert_close(z.double(), wanted, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])

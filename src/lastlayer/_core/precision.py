@@ -20,6 +20,14 @@ def at_least_float32(values: Tensor) -> Tensor:
     return values.to(wide(values.dtype))
 
 
+def narrow(values: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
+    """Gradients in the dtype of what they belong to, or in `out`; float16 is held within its finite range."""
+    if dtype is torch.float16 and values.dtype is not dtype:
+        limit = torch.finfo(dtype).max
+        values = values.clamp(-limit, limit)
+    return values.to(dtype) if out is None else out.copy_(values)
+
+
 def upcast(x: Tensor) -> Tensor:
     """As `at_least_float32`, but a gradient too large for float16 comes back as its largest finite value."""
     if x.dtype is torch.float16:

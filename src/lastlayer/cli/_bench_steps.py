@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lastlayer.linear_loss import Plan, linear_loss
-from lastlayer.losses import ArcMarginLoss, LargeMarginLoss, Loss, Target, create
+from lastlayer.losses import Loss, Target, create_for
 
 OfTensors = Callable[..., Tensor]
 
@@ -69,19 +69,22 @@ class Inputs:
         """(K, d), such that logits are of size 1."""
         return (self._normal(self.k, self.d) / math.sqrt(self.d)).to(self.dtype).requires_grad_()
 
+    def constant(self, name: str) -> Tensor:
+        """What a loss takes beside the logits, by its name there, without a gradient."""
+        return self.teacher if name == "teacher_logits" else self.features.detach()
 
-def make_loss(name: str, inputs: Inputs) -> Loss:
-    """The loss with its defaults; class counts, which have none, are all different."""
-    more = {"counts": torch.arange(1, inputs.k + 1, device=inputs.device)} if name == "logit-adjusted" else {}
-    return create(name, inputs.k, **more)
+
+def loss_for(name: str, inputs: Inputs) -> Loss:
+    """The loss with its defaults; class counts, if it needs them, are all different."""
+    return create_for(torch.arange(1, inputs.k + 1, device=inputs.device), name)
 
 
 def on_logits(name: str, inputs: Inputs) -> tuple[list[Tensor], OfTensors, OfTensors]:
     """The leaves to differentiate, and as functions of them the loss on logits and torch's cross_entropy.
 
-    large-margin makes the logits itself: the peer is cross_entropy of the product it starts with.
+    If a loss takes features and weight, and so makes the logits itself, its peer is cross_entropy of their product.
     """
-    module, target = make_loss(name, inputs), inputs.target
+    module, target = loss_for(name, inputs), inputs.target
 
     def peer(z: Tensor) -> Tensor:
         if isinstance(target, tuple):
@@ -89,21 +92,17 @@ def on_logits(name: str, inputs: Inputs) -> tuple[list[Tensor], OfTensors, OfTen
             return lam * F.cross_entropy(z, first) + (1 - lam) * F.cross_entropy(z, second)
         return F.cross_entropy(z, target)
 
-    if name == "large-margin":
+    if module.takes_layer:
         return [inputs.features, inputs.weight], lambda h, w: module(h, w, target), lambda h, w: peer(F.linear(h, w))
-    leaves = [inputs.cosines if name == "arc-margin" else inputs.logits]
-    if name == "kd":
-        teacher = inputs.teacher
-        return leaves, lambda z: module(z, teacher, target), peer
-    if name == "fn-kd":
-        teacher, features = inputs.teacher, inputs.features.detach()
-        return leaves, lambda z: module(z, features, teacher, features, target), peer
-    return leaves, lambda z: module(z, target), peer
+    first, *others = module.takes
+    constants = [inputs.constant(other) for other in others]
+    return [inputs.cosines if first == "cosines" else inputs.logits], lambda z: module(z, *constants, target), peer
 
 
 def on_layer(name: str, inputs: Inputs) -> Callable[[Tensor, Tensor, Plan], Tensor]:
-    """linear_loss of features, weight and a plan; arc-margin on directions, in half precision under autocast."""
-    module, target, cosines = make_loss(name, inputs), inputs.target, name == "arc-margin"
+    """linear_loss of features, weight and a plan. If the loss takes cosines, it gets directions, under autocast."""
+    module, target = loss_for(name, inputs), inputs.target
+    cosines = module.takes == ("cosines",)
 
     def call(h: Tensor, w: Tensor, plan: Plan) -> Tensor:
         with torch.autocast(inputs.device, inputs.dtype, enabled=cosines and inputs.dtype is torch.bfloat16):
@@ -114,12 +113,13 @@ def on_layer(name: str, inputs: Inputs) -> Callable[[Tensor, Tensor, Plan], Tens
 
 def on_whole_layer(name: str, inputs: Inputs) -> OfTensors:
     """The dense form of features and weight as anyone would write it, with nothing that a compiler stumbles over."""
-    module, target = make_loss(name, inputs), inputs.target
+    module, target = loss_for(name, inputs), inputs.target
+    layer, cosines = module.takes_layer, module.takes == ("cosines",)
 
     def call(h: Tensor, w: Tensor) -> Tensor:
-        if isinstance(module, LargeMarginLoss):
+        if layer:
             return module(h, w, target)  # type: ignore[no-any-return]
-        if isinstance(module, ArcMarginLoss):
+        if cosines:
             h, w = F.normalize(h.float()).to(h.dtype), F.normalize(w.float()).to(w.dtype)
         return module(F.linear(h, w), target)  # type: ignore[no-any-return]
 

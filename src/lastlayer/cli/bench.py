@@ -173,10 +173,10 @@ def _measure_layer(row: Timing, inputs: Inputs, budget: float, all_logits: bool)
     from lastlayer._core.timing import Stopwatch, measure_both, training_step
     from lastlayer.cli._bench_steps import on_layer, on_whole_layer
     from lastlayer.linear_loss import plan
-    from lastlayer.linear_loss.plan import NEVER
+    from lastlayer.linear_loss.plan import class_of, of_teacher
 
-    if row.loss in NEVER:
-        row.why = f"linear_loss has no place for {NEVER[row.loss]}"
+    if needed := of_teacher(class_of(row.loss)):
+        row.why = f"linear_loss has no place for {needed}"
         return
     chosen = plan(inputs.n, inputs.d, inputs.k, row.loss, device=inputs.device)
     row.path, row.why = chosen.path, chosen.why

@@ -9,19 +9,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
+from lastlayer._core.precision import wide
 from lastlayer._core.ranks import Group
 from lastlayer._core.unit import unit
-from lastlayer.linear_loss._function import fused, with_unchanged
-from lastlayer.linear_loss._label_rows import by_kernels, takes
-from lastlayer.linear_loss._large_margin import takes_large_margin
-from lastlayer.linear_loss._paths import by_classes, by_rows
-from lastlayer.linear_loss._products import autocast_dtype, in_full_precision, wide
-from lastlayer.linear_loss._shards import Shard, read_shard
-from lastlayer.linear_loss._target import read_batch
-from lastlayer.linear_loss._units import has_kernels_for, unit_rows
-from lastlayer.linear_loss.plan import SHARDED, SMALL, Plan, module_of, name_of, refuse_teachers, tile
+from lastlayer.linear_loss.batch import read_batch
+from lastlayer.linear_loss.classes import by_classes
+from lastlayer.linear_loss.kernels.large_margin import takes_angles
+from lastlayer.linear_loss.layer import has_unit_rows, unit_rows, with_unchanged
+from lastlayer.linear_loss.plan import SMALL, Plan, called, class_of, refuse_teachers, tile
 from lastlayer.linear_loss.plan import plan as choose
-from lastlayer.losses import LargeMarginLoss, Loss, Target
+from lastlayer.linear_loss.products import autocast_dtype, in_full_precision
+from lastlayer.linear_loss.rows import by_kernels, by_rows, takes
+from lastlayer.linear_loss.sharded import Shard, read_shard
+from lastlayer.losses import Loss, Target, available, create, entry
 from lastlayer.losses.target import pair_from_list
 
 
@@ -115,12 +115,11 @@ def linear_loss(
         >>> torch.allclose(linear_loss(H, W, y, "sln", plan=by_rows), losses.soft_logit_norm(H @ W.T, y), atol=1e-5)
         True
     """
-    name, module = name_of(loss), module_of(loss)
-    _check_loss(name, module, bias, plan)
+    module = _module_of(loss, bias, plan)
     _check_layer(features, weight, bias, normalized, scale)
     shard = None
     if group is not None:
-        shard = _read_group(group, name, plan, features, weight)
+        shard = _read_group(group, loss, plan, features, weight)
         features = shard.shared(features)
         scale = shard.shared(scale) if isinstance(scale, Tensor) else scale
     target = pair_from_list(target)
@@ -129,23 +128,21 @@ def linear_loss(
         raise ValueError(
             f"{type(module).__name__} was made for num_classes={module.num_classes}, there are {K} classes"
         )
-    chosen = _plan_of(name, features, weight, bias, target, module, shard) if plan is None else plan
+    chosen = _plan_of(module, features, weight, bias, target, shard) if plan is None else plan
     if chosen.path != "dense" and _are_transformed(features, weight, bias, scale):
         raise RuntimeError(
             "neither torch.func (grad, vmap, jvp) nor a forward-mode derivative goes through "
             f"path={chosen.path!r} of linear_loss: plan 'dense' has it"
         )
     if chosen.path == "dense":
-        features, weight, bias = _layer(features, weight, bias, normalized, scale, in_parts=False)
-        if isinstance(module, LargeMarginLoss):
-            return module(features, weight, target)  # type: ignore[no-any-return]
-        return module(F.linear(features, weight, bias), target)  # type: ignore[no-any-return]
+        features, weight, bias = _additive(features, weight, bias, normalized, scale, in_parts=False)
+        inputs = (features, weight) if module.takes_layer else (F.linear(features, weight, bias),)
+        return module(*inputs, target)  # type: ignore[no-any-return]
     how = _untraced_parts if torch.compiler.is_compiling() else _in_parts
-    return how(name, module, chosen, shard, features, weight, bias, target, normalized, scale)
+    return how(module, chosen, shard, features, weight, bias, target, normalized, scale)
 
 
 def _in_parts(
-    name: str,
     module: Loss,
     chosen: Plan,
     shard: Shard | None,
@@ -158,28 +155,26 @@ def _in_parts(
 ) -> Tensor:
     """The loss by rows or by classes."""
     N, K = features.shape[0], weight.shape[0] if shard is None else shard.K
-    features, weight, bias = _layer(features, weight, bias, normalized, scale, in_parts=True)
+    features, weight, bias = _additive(features, weight, bias, normalized, scale, in_parts=True)
     with in_full_precision(features):
-        if chosen.rows is not None and takes(target, name, module, features, K, chosen.rows):
-            algorithm = by_kernels(target, name, module, features, K, chosen.rows)
-            return fused(algorithm, features, weight, bias, algorithm.label)
+        if chosen.rows is not None and takes(target, module, features, K, chosen.rows):
+            return by_kernels(target, module, features, weight, bias, chosen.rows)
         module = _as_it_stands(module)
         batch = read_batch(module, target, N, K, features, wide(features.dtype))
-        if chosen.path == "rows":
-            assert chosen.rows is not None
-            value = by_rows(name, module, batch, chosen.rows, features, weight, bias)
+        if chosen.rows is not None:
+            value = by_rows(module, batch, chosen.rows, features, weight, bias)
         else:
             assert chosen.classes is not None
-            value = by_classes(name, module, batch, chosen.classes, features, weight, bias, shard)
+            value = by_classes(module, batch, chosen.classes, features, weight, bias, shard)
     parts = target if isinstance(target, tuple) else (target,)
     read = [part for part in (*parts, *module.hyperparameters().values()) if isinstance(part, Tensor)]
     return with_unchanged(value, *read)
 
 
 def _as_it_stands(module: Loss) -> Loss:
-    """The loss with the numbers it has now, whatever becomes of it before the backward pass, which may read them.
+    """The loss with the numbers it has now, even if they change before the backward pass, which may read them.
 
-    One that does more than call its function may remember something in its call, and stays itself.
+    A loss that does more than call its function may remember something in its call, and stays itself.
     """
     if not module.only_calls_function():
         return module
@@ -188,22 +183,27 @@ def _as_it_stands(module: Loss) -> Loss:
     return found
 
 
-# torch.compile around a step leaves it alone: a launch of kernels, and what is chosen by values, are not for tracing.
+# torch.compile around a step leaves this alone: neither launches of kernels nor choices by values are for tracing.
 # Unlike torch.compiler.disable this imports the compiler when it is called, not here.
 _untraced_parts = torch._disable_dynamo(_in_parts)  # type: ignore[attr-defined]
 
 
-def _check_loss(name: str, module: Loss, bias: Tensor | None, plan: Plan | None) -> None:
-    """Raise for a loss that has no place here, or not with this bias, and for what is no plan."""
-    refuse_teachers(name)
+def _module_of(loss: Loss | str, bias: Tensor | None, plan: Plan | None) -> Loss:
+    """The loss as a Module. Raises if it has no place here, or not with this bias, and for what is no plan."""
+    module = create(loss) if isinstance(loss, str) else loss
+    if not isinstance(module, Loss):
+        raise TypeError(f"loss must be a Module of lastlayer.losses or a name for create, got {type(loss).__name__}")
+    if module.needs_teacher:
+        refuse_teachers(loss)
     if plan is not None and not isinstance(plan, Plan):
         raise TypeError(f"plan must be a Plan or None, got {type(plan).__name__}")
-    if bias is not None and isinstance(module, LargeMarginLoss):
-        raise ValueError("large-margin has no bias: its margin is an angle between feature and weight; give bias=None")
+    if bias is not None and module.takes_layer:
+        raise ValueError(f"{called(loss)} has no bias, because it takes features and weight: give bias=None")
+    return module
 
 
 def _are_transformed(*given: Tensor | float | None) -> bool:
-    """Whether torch.func is at work, or a tensor carries a forward-mode derivative, which chunks would lose."""
+    """Whether torch.func is at work, or a tensor carries a forward-mode derivative: chunks would lose it."""
     if torch._C._are_functorch_transforms_active():
         return True
     tensors = [one for one in given if isinstance(one, Tensor)]
@@ -211,15 +211,9 @@ def _are_transformed(*given: Tensor | float | None) -> bool:
 
 
 def _plan_of(
-    name: str,
-    features: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Target,
-    module: Loss,
-    shard: Shard | None,
+    module: Loss, features: Tensor, weight: Tensor, bias: Tensor | None, target: Target, shard: Shard | None
 ) -> Plan:
-    """The plan where none is given; of a sharded weight, tiles of the classes held here."""
+    """The plan if none is given; of a sharded weight, tiles of the classes held here."""
     (N, d), held, device = features.shape, weight.shape[0], features.device.type
     if shard is not None:
         return Plan("classes", f"{held} of {shard.K} classes are here", classes=tile(N, held, device))
@@ -230,20 +224,19 @@ def _plan_of(
     found = choose(N, d, held, module, probabilities=probabilities, device=device)
     if not few or found.rows is None:
         return found
-    if name == "large-margin":
-        fast = takes_large_margin(target, module, features, held)
-    else:
-        fast = takes(target, name, module, features, held, found.rows)
-    if not fast:
-        return Plan("dense", "few logits, and the kernels that the plan counts on do not take them")
-    return found
+    if takes_angles(target, module, features, held) or takes(target, module, features, held, found.rows):
+        return found
+    return Plan("dense", "few logits, and the kernels that the plan counts on do not take them")
 
 
-def _read_group(group: Group, name: str, plan: Plan | None, features: Tensor, weight: Tensor) -> Shard:
-    """The classes held here, where the loss can be made from parts."""
-    if name not in SHARDED:
+def _read_group(group: Group, loss: Loss | str, plan: Plan | None, features: Tensor, weight: Tensor) -> Shard:
+    """The classes held here, if the loss can be made from parts."""
+    form = class_of(loss).class_form
+    if form is None or not form.shards:
+        forms = {name: entry(name).module.class_form for name in available()}
+        sharded = [name for name, form in forms.items() if form is not None and form.shards]
         raise ValueError(
-            f"{name} takes no weight sharded over a group: {', '.join(sorted(SHARDED))} do. Gather the weight, or let "
+            f"{called(loss)} takes no weight sharded over a group: {', '.join(sharded)} do. Gather the weight, or let "
             "each rank hold all of it and a part of the samples"
         )
     if plan is not None and plan.path != "classes":
@@ -254,7 +247,7 @@ def _read_group(group: Group, name: str, plan: Plan | None, features: Tensor, we
 def _check_layer(
     features: Tensor, weight: Tensor, bias: Tensor | None, normalized: bool, scale: Tensor | float
 ) -> None:
-    """Raise for what is no linear layer."""
+    """Raise unless it is a linear layer."""
     for name, tensor, axes in (("features", features, "(N, d)"), ("weight", weight, "(K, d)")):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
@@ -270,7 +263,7 @@ def _check_layer(
     if bias is not None and not (isinstance(bias, Tensor) and bias.is_floating_point()):
         raise TypeError(f"bias must be a floating-point tensor, got {getattr(bias, 'dtype', type(bias).__name__)}")
     if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"bias must have shape ({weight.shape[0]},), one number a class, got {tuple(bias.shape)}")
+        raise ValueError(f"bias must have shape ({weight.shape[0]},), one number per class, got {tuple(bias.shape)}")
     if features.device != weight.device or (bias is not None and bias.device != weight.device):
         raise ValueError(f"features are on {features.device}, the weight on {weight.device}: move one with .to(device)")
     if isinstance(scale, Tensor) and scale.numel() != 1:
@@ -281,14 +274,14 @@ def _check_layer(
         raise ValueError("scale multiplies cosines: it goes with normalized=True; without it, multiply the weight")
 
 
-def _layer(
+def _additive(
     features: Tensor, weight: Tensor, bias: Tensor | None, normalized: bool, scale: Tensor | float, in_parts: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The additive linear layer, in the dtype its products run in."""
     lower = autocast_dtype(features)
     if normalized:
         bias = None if bias is None else -bias
-        if in_parts and not isinstance(scale, Tensor) and has_kernels_for(features, weight):
+        if in_parts and not isinstance(scale, Tensor) and has_unit_rows(features, weight):
             features, weight = unit_rows(features, 1.0, lower), unit_rows(weight, scale, lower)
         else:
             scale = scale.squeeze() if isinstance(scale, Tensor) else scale  # of no axes, it leaves the dtype alone

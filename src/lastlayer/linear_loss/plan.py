@@ -8,9 +8,10 @@ from typing import Literal
 import numpy as np
 import torch
 
-from lastlayer.linear_loss._label_losses import COUPLED, FORMS, has_form
-from lastlayer.linear_loss._products import WIDTH, padded
-from lastlayer.losses import Loss, available, create, entry
+from lastlayer.linear_loss.kernels import has_row_loss
+from lastlayer.linear_loss.products import WIDTH, padded
+from lastlayer.losses import Loss, entry
+from lastlayer.losses.forms import DrawnForm, Kind, SquaresForm
 
 Path = Literal["dense", "rows", "classes"]
 
@@ -21,29 +22,23 @@ TILE = 2**22  # logits of a tile of classes, which touches each row of the weigh
 FEWEST_CLASSES = 4096  # of a tile, all the same: a product of fewer columns is slow
 GPU_CHUNK = 2**28  # most logits of a chunk on a GPU, where it is computed in place: 512 MiB in half precision
 GPU_TILE = 2**25  # logits of a tile on a GPU
-GPU_SMALL = 2**20  # logits from which on kernels, where a loss has them, take fewer passes than the whole matrix
+GPU_SMALL = 2**20  # logits from which on kernels, if a loss has them, take fewer passes than the whole matrix
 NARROW = 10  # classes below which kernels have not been timed and are not used
 ONE_PROGRAM = 2**18  # rows that one program adds or couples in less time than the host needs for a step
-FEWEST_ROWS = 512  # below, adding to the whole weight gradient once a chunk costs more than computing logits twice
-
-NEVER = {"kd": "the teacher's logits", "fn-kd": "the teacher's logits and features"}
-BY_CLASSES = {"ce", "ls", "sln", "ln", "bce", "self-norm", "logit-adjusted", "batch-ce", "mse"}
-AGAINST_OTHERS = {"focal", "soft-margin", "arc-margin", "large-margin"}  # by classes too, where the target is labels
-SPARSE = {"max-margin", "batch-max-margin"}
+FEWEST_ROWS = 512  # below, adding to the whole weight gradient once per chunk costs more than computing logits twice
 SPARSE_PAYS = 2**39  # N d K, from which single entries of a gradient gain more over products than their search costs
-SHARDED = BY_CLASSES - {"mse"}  # whose numbers of a sample are sums over the classes of each rank
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How `linear_loss` goes about it.
+    """The path that `linear_loss` takes.
 
     Attributes:
-        path: "dense", the whole N x K logits; "rows", a chunk of samples at a time with every class; "classes", a tile
-            of classes at a time with every sample, the logits computed again for the gradient.
+        path: "dense": all N x K logits. "rows": a chunk of samples at a time, with every class. "classes": a tile of
+            classes at a time, with every sample; the logits are computed again for the gradient.
         why: the reason, for people.
-        rows: samples in a chunk; None but for "rows".
-        classes: classes in a tile; None but for "classes".
+        rows: samples in a chunk, for the path "rows" only.
+        classes: classes in a tile, for the path "classes" only.
     """
 
     path: Path
@@ -67,25 +62,26 @@ def plan(
     """Choose how to compute a loss on a linear layer: all logits at once, chunks of rows, or tiles of classes.
 
     On a CPU:
-        dense     N K <= 2^24
-        rows      chunks of 2048 samples, or of as many as have 2^24 logits, or of 2^26 / K >= 512 where that is less;
-                  where that is more than half of the samples, of a quarter of them
-        classes   otherwise, and for `mse`, whose sum of squares needs no logits at all, unless d is much larger than N:
-                  tiles of 2^22 logits, or of 4096 classes where that is more, of 2^26 logits at most
+        dense     if N K <= 2^24
+        rows      if a chunk can have 512 samples or more. It has 2048 samples, or more if they have at most 2^24
+                  logits, or fewer if they would have more than 2^26. If that is more than half of the samples, it has a
+                  quarter of them.
+        classes   otherwise, and for `mse`, whose sum of squares needs no logits, unless d is much larger than N. A tile
+                  has 2^22 logits, or 4096 classes if that is more, but at most 2^26 logits.
 
-    On a GPU, where a chunk is computed in place:
-        dense     N K <= 2^20 for labels, ten classes or more and a loss that has kernels; else N K <= 2^24
-        rows      chunks of 2^28 logits, if those are all samples or at least 512
-        classes   otherwise, and for `mse` as above: tiles of 2^25 logits
+    On a GPU, which computes a chunk in place:
+        dense     if N K <= 2^24; only up to 2^20 if kernels take the loss, the target is labels and K >= 10
+        rows      if a chunk of 2^28 logits has all samples or at least 512
+        classes   otherwise, and for `mse` as above. A tile has 2^25 logits.
 
-    but there
-        - `large-margin` of labels is dense up to 2^24 logits, as its kernels have many small steps between them, and up
-          to 2^26 where the features are four times as wide as the logits; a chunk has at most 2^28 features too;
-        - `large-margin` of class probabilities goes by the sizes of a CPU: its chunks read and write the whole weight;
-        - batch losses of more than 2^18 samples are dense up to 2^26 logits: kernels do not couple as many, and what
-          takes their place goes over the features several times.
+    There are these exceptions on a GPU:
+        - `large-margin` of labels is dense up to 2^24 logits, because its kernels have many small steps between them,
+          and up to 2^26 if the features are four times as wide as the logits. A chunk has at most 2^28 features too.
+        - `large-margin` of class probabilities goes by the sizes of a CPU: its chunks read and write the whole weight.
+        - Batch losses of more than 2^18 samples are dense up to 2^26 logits. Kernels do not couple as many samples, and
+          what takes their place goes over the features several times.
 
-    A loss that has no form by class tiles takes rows whatever their number; `why` says so.
+    A loss without a form by tiles of classes takes rows, however few of them fit a chunk; `why` then says so.
 
     Args:
         N, d, K: samples, width of the features, classes; not negative, d and K at least 1.
@@ -97,7 +93,7 @@ def plan(
         A `Plan`, to look at or to give to `linear_loss`, which then takes that path or raises.
 
     Raises:
-        ValueError: for sizes that are none, and for kd and fn-kd, which need a teacher.
+        ValueError: for sizes that are none, and for a loss that needs a teacher.
 
     Example:
         >>> plan(8192, 2048, 32768, "ce")
@@ -109,14 +105,13 @@ def plan(
         if not isinstance(value, int | np.integer) or value < low:
             raise ValueError(f"{name} must be an integer of at least {low}, got {value!r}")
     N, d, K = int(N), int(d), int(K)
-    name = name_of(loss)
-    refuse_teachers(name)
-    through_weight = name == "large-margin" and probabilities  # angles to all classes need more than the logits
-    in_place = torch.device(device).type == "cuda" and not through_weight
-    too_many = name in COUPLED and N > ONE_PROGRAM
-    formed = has_form(name, loss) if isinstance(loss, Loss) else name in FORMS
-    sparse = name in SPARSE and N * d * K > SPARSE_PAYS
-    by_kernels = in_place and K >= NARROW and formed and not (too_many or sparse or probabilities)
+    kind = class_of(loss)
+    refuse_teachers(loss)
+    row_form, form = kind.row_form, kind.class_form
+    in_place = torch.device(device).type == "cuda" and not (kind.takes_layer and probabilities)
+    too_many = kind.couples_batch and row_form is not None and N > ONE_PROGRAM  # for kernels to couple
+    taken = has_row_loss(loss) if isinstance(loss, Loss) else row_form is not None
+    by_kernels = in_place and taken and suits_kernels(kind, N, d, K, N) and not probabilities
     if by_kernels and GPU_SMALL < N * K <= SMALL:
         return Plan("rows", f"{N * K} logits; all rows of them fit a chunk", rows=N)
     if N * K <= SMALL:
@@ -124,44 +119,55 @@ def plan(
     if in_place and N * K <= CHUNK:
         if too_many and not probabilities:
             return Plan("dense", f"{N * K} logits are few for {N} rows, which are more than kernels couple")
-        if name == "large-margin" and d >= 4 * K:
+        if kind.takes_layer and d >= 4 * K:
             return Plan("dense", f"{N * K} logits are few beside the features, {d} wide")
-    wide = max(d, padded(K)) if name == "large-margin" else padded(K)  # it makes a float32 copy of the features
-    rows = max(1, GPU_CHUNK // wide if in_place else min(CHUNK // K, max(ENOUGH_ROWS, SMALL // K)))
-    classes = tile(N, K, device)
-    tiled = name in (BY_CLASSES if probabilities else BY_CLASSES | AGAINST_OTHERS) and name != "mse"
-    samples = getattr(loss, "samples", None)
-    if name == "nce" and samples is not None and not probabilities:
-        drawn = int(samples.shape[-1])
-        return Plan("classes", f"only the {drawn} drawn classes of a sample are looked at", classes=drawn)
+
+    width = max(d, padded(K)) if kind.takes_layer else padded(K)  # such a loss makes a float32 copy of the features
+    rows = max(1, GPU_CHUNK // width if in_place else min(CHUNK // K, max(ENOUGH_ROWS, SMALL // K)))
     enough = rows >= FEWEST_ROWS or (in_place and rows >= N)
-    squares_pay = 2 * d * (N + K) < (3 if enough else 8) * N * K  # what the logits would cost instead
-    if name == "mse" and squares_pay and not probabilities:
-        return Plan("classes", "squares are summed without the logits", classes=classes)
+    classes = tile(N, K, device)
+    if isinstance(form, DrawnForm):
+        samples = getattr(loss, "samples", None)
+        if samples is not None and not probabilities:
+            drawn = int(samples.shape[-1])
+            return Plan("classes", f"only the {drawn} drawn classes of a sample are looked at", classes=drawn)
+        form = None
+    if isinstance(form, SquaresForm) and not probabilities:
+        if 2 * d * (N + K) < (3 if enough else 8) * N * K:  # what the logits would cost instead
+            return Plan("classes", "squares are summed without the logits", classes=classes)
+        why = f"summing squares without the logits would cost more at d={d}"
+        form = None
+    else:
+        why = f"{called(loss)} of this target has no form by classes"
     if enough and (in_place or 2 * rows <= N):
         return Plan("rows", f"{N * K} logits; {rows} rows of them fit a chunk", rows=min(rows, N))
     if enough:  # beside the weight's gradient, which waits for all chunks, most of the logits are more than dense holds
-        rows = -(-N // 4)
-        return Plan("rows", f"{N * K} logits; a quarter of their rows is a chunk", rows=rows)
-    if tiled:
+        return Plan("rows", f"{N * K} logits; a quarter of their rows is a chunk", rows=-(-N // 4))
+    if form is not None and not (probabilities and form.labels_alone):
         return Plan("classes", f"{N * K} logits; only {rows} rows of {K} classes would fit a chunk", classes=classes)
     rows = min(rows, max(1, N // 4))  # one chunk of all would hold what the dense form does
-    if name in SPARSE and not probabilities:
-        return Plan("rows", "the gradient has a few entries a row, so small chunks cost nothing", rows=rows)
-    why = f"{name} of this target has no form by classes"
-    if name == "mse" and not probabilities:
-        why = f"summing squares without the logits would cost more at d={d}"
+    if is_hinge(kind) and not probabilities:
+        return Plan("rows", "the gradient has a few entries per row, so small chunks cost nothing", rows=rows)
     return Plan("rows", f"{rows} rows fit a chunk, which is few, but {why}", rows=rows)
 
 
-def refuse_teachers(name: str) -> None:
-    """Raise for a loss that needs a teacher."""
-    if name in NEVER:
-        raise ValueError(f"linear_loss has no place for {NEVER[name]}: call {name!r} on the logits instead")
+def suits_kernels(loss: type[Loss], N: int, d: int, K: int, rows: int) -> bool:
+    """Whether the kernels for labels are worth it at such sizes, with so many rows in a chunk."""
+    if loss.row_form is None or K < NARROW or N == 0:
+        return False
+    if loss.couples_batch and min(rows, ONE_PROGRAM) < N:
+        return False
+    # Single entries of a hinge's gradient cost less where the layer is large or the chunks are small.
+    return not is_hinge(loss) or (N * d * K <= SPARSE_PAYS and rows >= min(N, FEWEST_ROWS))
+
+
+def is_hinge(loss: Loss | type[Loss]) -> bool:
+    """Whether two logits of each row have a gradient: the true one and the largest false one."""
+    return loss.row_form is not None and loss.row_form.kind is Kind.HINGE
 
 
 def eager_rows(size: int, K: int) -> int:
-    """Samples of a chunk of at most `size` that is not computed in place: float32 copies of it are made on the way."""
+    """Samples in a chunk of at most `size` that is not computed in place: float32 copies of it are made on the way."""
     return min(size, max(1, CHUNK // K))
 
 
@@ -172,18 +178,27 @@ def tile(N: int, K: int, device: torch.device | str = "cpu") -> int:
     return min(K, size // WIDTH * WIDTH or size)
 
 
-def name_of(loss: Loss | str) -> str:
-    """The registry's name of a loss; of a Module, the first name its class is registered under."""
+def class_of(loss: Loss | str) -> type[Loss]:
+    """The class of a loss, given as a Module or by name."""
     if isinstance(loss, str):
-        return entry(loss).name
+        return entry(loss).module
     if not isinstance(loss, Loss):
         raise TypeError(f"loss must be a Module of lastlayer.losses or a name for create, got {type(loss).__name__}")
-    for name in available():
-        if entry(name).module is type(loss):
-            return name
-    return f"{type(loss).__module__}.{type(loss).__qualname__}"  # not a name of the registry, whatever it is called
+    return type(loss)
 
 
-def module_of(loss: Loss | str) -> Loss:
-    """The loss as a Module."""
-    return create(loss) if isinstance(loss, str) else loss
+def called(loss: Loss | str) -> str:
+    """What messages call a loss: the name it was given by, else that of its class."""
+    return entry(loss).name if isinstance(loss, str) else type(loss).__name__
+
+
+def of_teacher(loss: type[Loss]) -> str:
+    """What a loss needs from a teacher, in words; nothing of most losses."""
+    needed = [name.removeprefix("teacher_") for name in loss.takes if name.startswith("teacher_")]
+    return f"the teacher's {' and '.join(needed)}" if loss.needs_teacher else ""
+
+
+def refuse_teachers(loss: Loss | str) -> None:
+    """Raise for a loss that needs a teacher, which has no place in a linear layer."""
+    if needed := of_teacher(class_of(loss)):
+        raise ValueError(f"linear_loss has no place for {needed}: call {called(loss)!r} on the logits instead")

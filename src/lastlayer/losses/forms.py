@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from lastlayer.losses.loss import Loss
     from lastlayer.losses.target import Problem
 
 Options = Mapping[str, Any]  # the hyperparameters of a loss
@@ -142,13 +141,3 @@ class DrawnForm(ClassForm):
 
     labels_alone = True
     read: Callable[[Options, Problem], tuple[Tensor, Tensor]]
-
-
-def row_form_of(loss: type[Loss]) -> RowForm | None:
-    """The form by rows that a class declares itself. A derived class may compute something else: it inherits none."""
-    return vars(loss).get("row_form")
-
-
-def class_form_of(loss: type[Loss]) -> ClassForm | None:
-    """The form by tiles of classes, likewise."""
-    return vars(loss).get("class_form")

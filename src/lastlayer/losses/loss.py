@@ -56,6 +56,7 @@ class Loss(nn.Module):
 
     Attributes:
         takes: the names of the inputs before the target, in order: ("logits",) for most losses.
+        takes_layer: whether it takes features and weight, and makes the logits itself.
         needs_teacher: whether some inputs come from a teacher network.
         needs_counts: whether the number of training samples per class must be given.
         needed_head: the head that the loss needs; None if any head will do.
@@ -64,12 +65,13 @@ class Loss(nn.Module):
         learning_rate, weight_decay: where to start a search with SGD and momentum 0.9.
         probe_rate: the learning rate of AdamW for a linear head on fixed features. It is the one that did best on
             Gaussian classes, 20,000 rows of 100 classes and 100,000 rows of 1,000.
-        row_form, class_form: how `linear_loss` computes the loss by kernels from rows of logits, and from tiles of
-            classes; None if it knows no way. A derived class inherits neither: see `lastlayer.losses.forms`.
+        row_form, class_form: how `linear_loss` computes the loss, by kernels from rows of logits and from tiles of
+            classes; None if it knows no way. A derived class may compute something else, so it inherits neither.
     """
 
     function: ClassVar[Callable[..., Tensor]]
     takes: ClassVar[tuple[str, ...]]
+    takes_layer: ClassVar[bool]
     needs_teacher: ClassVar[bool]
     needs_counts: ClassVar[bool]
     needed_head: ClassVar[NeededHead | None] = None
@@ -89,8 +91,10 @@ class Loss(nn.Module):
         hyperparameters = {p.name: p.default for p in cls._parameters_of_function()}
         inputs = [name for name in inspect.signature(cls.function).parameters if name not in hyperparameters]
         cls.takes = tuple(name for name in inputs if name != "target")
+        cls.takes_layer = cls.takes == ("features", "weight")
         cls.needs_teacher = any(name.startswith("teacher") for name in inputs)
         cls.needs_counts = hyperparameters.get("counts") is inspect.Parameter.empty
+        cls.row_form, cls.class_form = vars(cls).get("row_form"), vars(cls).get("class_form")
         if cls.forward is Loss.forward:
             # torch.compile counts recompilations per code object and gives up after eight. So each loss gets its own.
             code = Loss.forward.__code__.replace(co_name=f"forward of {cls.__name__}")

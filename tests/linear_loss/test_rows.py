@@ -16,7 +16,11 @@ import torch
 pytest.importorskip("triton")
 
 from lastlayer import losses
-from lastlayer.linear_loss import Plan, _compiled, _kernels, _label_kernels, _label_rows, linear_loss
+from lastlayer.linear_loss import Plan, kernels, linear_loss
+from lastlayer.linear_loss import plan as choose
+from lastlayer.linear_loss import rows as by_rows
+from lastlayer.linear_loss.kernels import labels as label_kernels
+from lastlayer.linear_loss.kernels import rows as row_kernels
 from tests.linear_loss.cases import BY_KERNELS, DEVICE, PLANS, dense, every_plan, make, on_device
 
 K = 7
@@ -111,7 +115,7 @@ def test_transforms_are_refused_in_words(normalized: bool) -> None:
 def test_code_under_torch_compile_leaves_the_kernels_alone(name: str, normalized: bool, plan: Plan) -> None:
     (h, w, _), labels = on_device()
     torch._dynamo.reset()
-    _compiled._kernels_on.cache_clear()
+    kernels._row_kernels_on.cache_clear()
     step = torch.compile(
         lambda h: 2 * linear_loss(h.sin(), w, labels, name, normalized=normalized, plan=plan), backend="eager"
     )
@@ -173,9 +177,9 @@ def test_kernels_are_launched_on_the_device_of_the_features(plan: Plan, monkeypa
         monkeypatch.setattr(module, name, lambda *given: (launched.append((name, [*current])), launch(*given))[1])
 
     parts, labels = on_device()
-    _compiled._kernels_on.cache_clear()
+    kernels._row_kernels_on.cache_clear()
     monkeypatch.setattr(torch.cuda, "device_of", device_of)
-    for module, name in ((_kernels, "times"), (_kernels, "unit"), (_label_kernels, "put_numbers")):
+    for module, name in ((row_kernels, "times"), (row_kernels, "unit"), (label_kernels, "put_numbers")):
         seen(module, name)
     with torch.no_grad():
         linear_loss(*parts[:2], labels, "ce", normalized=True, plan=plan)
@@ -197,12 +201,12 @@ def test_a_loss_of_the_users_own_with_a_name_of_ours() -> None:
 @every_plan
 @pytest.mark.parametrize("name", ["ce", "max-margin", "batch-ce", "batch-max-margin", "large-margin"])
 def test_rows_of_few_classes_are_not_for_kernels(name: str, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_compiled, "ONE_ROW", K + 1)
-    monkeypatch.setattr(_label_rows, "NARROW", K + 1)
-    monkeypatch.setattr(_compiled, "BACKEND", "eager")
+    monkeypatch.setattr(kernels, "ONE_ROW", K + 1)
+    monkeypatch.setitem(choose.__globals__, "NARROW", K + 1)
+    monkeypatch.setattr(kernels, "BACKEND", "eager")
     for kernel in ("sums", "best"):
-        monkeypatch.setattr(_kernels, kernel, lambda *_: pytest.fail("by kernels"))
-    monkeypatch.setattr(_label_kernels, "put_gradient", lambda *_: pytest.fail("by kernels"))
+        monkeypatch.setattr(row_kernels, kernel, lambda *_: pytest.fail("by kernels"))
+    monkeypatch.setattr(label_kernels, "put_gradient", lambda *_: pytest.fail("by kernels"))
     parts, labels = on_device()
     parts = [*parts[:2], None]
     module = make(name, K).to(DEVICE)
@@ -213,15 +217,15 @@ def test_rows_of_few_classes_are_not_for_kernels(name: str, plan: Plan, monkeypa
 
 
 def test_label_kernels_take_rows_too_short_for_those_of_one_row_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_compiled, "ONE_ROW", K + 1)
+    monkeypatch.setattr(kernels, "ONE_ROW", K + 1)
     parts, labels = on_device()
-    taken = [_label_rows.takes(labels, name, make(name, K), parts[0], K, len(labels)) for name in ("ce", "batch-ce")]
+    taken = [by_rows.takes(labels, make(name, K), parts[0], K, len(labels)) for name in ("ce", "batch-ce")]
     assert taken == [True, True]
 
 
 def test_single_entries_of_a_gradient_are_found_where_chunks_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk of few samples would go over the whole gradient of the weight."""
-    monkeypatch.setattr(_label_rows, "FEWEST_ROWS", 3)
+    monkeypatch.setitem(choose.__globals__, "FEWEST_ROWS", 3)
     parts, labels = on_device()
-    taken = {n: _label_rows.takes(labels, "max-margin", make("max-margin", K), parts[0], K, n) for n in (2, 3)}
+    taken = {n: by_rows.takes(labels, make("max-margin", K), parts[0], K, n) for n in (2, 3)}
     assert taken == {2: False, 3: True}

@@ -1,4 +1,4 @@
-"""The kernels that couple the rows of a batch, at the edges. Equality with the dense form: test_kernels.py.
+"""The kernels that couple the rows of a batch, at the edges. Equality with the dense form: test_rows.py.
 
 By Triton's interpreter where there is no GPU.
 """
@@ -10,7 +10,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from lastlayer.linear_loss import Plan, _batch_kernels, _label_rows, linear_loss
+from lastlayer.linear_loss import Plan, linear_loss, plan
+from lastlayer.linear_loss.kernels import coupled
 from tests.linear_loss.cases import BY_KERNELS, DEVICE, PLANS, dense, make, on_device
 
 pytestmark = BY_KERNELS
@@ -21,8 +22,8 @@ def test_more_rows_than_one_program_should_go_over(name: str, monkeypatch: pytes
     """They are coupled as several chunks are, to the same loss."""
     parts, labels = on_device()
     expected = dense(make(name, 7), parts, labels)
-    monkeypatch.setattr(_label_rows, "ONE_PROGRAM", 5)
-    monkeypatch.setattr(_batch_kernels, "coupled", lambda *_: pytest.fail("by one program"))
+    monkeypatch.setitem(plan.__globals__, "ONE_PROGRAM", 5)
+    monkeypatch.setattr(coupled, "coupled", lambda *_: pytest.fail("by one program"))
     value = linear_loss(*parts[:2], labels, name, parts[2], plan=Plan("rows", "test", rows=6))
     torch.testing.assert_close(value, expected)
     wanted = torch.autograd.grad(expected, parts)

@@ -1,4 +1,4 @@
-"""The three matrix products of a linear layer, in pieces, with sums kept in float32 or better."""
+"""The three matrix products of a linear layer, in pieces, and sums of them, kept in float32 or better."""
 
 from __future__ import annotations
 
@@ -9,25 +9,17 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from lastlayer._core.precision import at_least_float32
+from lastlayer._core.precision import at_least_float32, narrow, wide
+from lastlayer.linear_loss import kernels
 
 WIDTH = 8  # entries of half precision that a GPU reads at once, where they begin at a multiple of so many
+BLOCK = 2**23  # entries rounded at a time, where the result lies in the memory of the sum
 SPLIT_PAYS = 2**33  # n d K, from which a product gains more from whole widths than another product of the rest costs
 
 
 def padded(K: int) -> int:
     """Entries between the beginnings of two rows of K logits: a multiple of WIDTH."""
     return -(-K // WIDTH) * WIDTH
-
-
-def empty_rows(n: int, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Room for logits (n, K) of a weight (K, d), or for their gradient, in the weight's dtype if none is given."""
-    K = like.shape[0]
-    memory = torch.empty(n, padded(K), dtype=dtype or like.dtype, device=like.device)
-    if not memory.is_cuda:
-        # On processors with AMX, oneDNN multiplies what lies behind a row of half precision by 0. A NaN stays NaN.
-        memory[:, K:] = 0
-    return memory[:, :K]
 
 
 def pieces(n: int, d: int, K: int) -> list[slice]:
@@ -45,19 +37,6 @@ def logits_of(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Logits (n, k) in float32 or better; half precision is multiplied, and rounded, as the dense layer does it."""
     z = features @ weight.T if bias is None else torch.addmm(bias, features, weight.T)
     return at_least_float32(z)
-
-
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """What sums are kept in."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-
-
-def narrow(values: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
-    """Gradients in the dtype of the input they belong to, or in out; float16 is held within its finite range."""
-    if dtype is torch.float16 and values.dtype is not dtype:
-        limit = torch.finfo(dtype).max
-        values = values.clamp(-limit, limit)
-    return values.to(dtype) if out is None else out.copy_(values)
 
 
 def put_product(total: Tensor, left: Tensor, right: Tensor) -> None:
@@ -134,11 +113,6 @@ def input_gradient(gradient: Tensor, weight: Tensor, out: Tensor | None = None) 
     return few.addmm_(gradient[:, whole], weight[whole])  # in this order only what the few give is rounded twice
 
 
-def on_its_device(tensor: Tensor) -> torch.cuda.device_of:
-    """Make the tensor's device the current one: that is where Triton launches, wherever its arguments are."""
-    return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call]
-
-
 def autocast_dtype(tensor: Tensor) -> torch.dtype | None:
     """What autocast multiplies in where the tensor is; None where it is off."""
     device = tensor.device.type
@@ -150,3 +124,76 @@ def autocast_dtype(tensor: Tensor) -> torch.dtype | None:
 def in_full_precision(tensor: Tensor) -> AbstractContextManager[object]:
     """Turn autocast off: the products are in the dtype of their inputs already, and the sums must not be rounded."""
     return nullcontext() if autocast_dtype(tensor) is None else torch.autocast(tensor.device.type, enabled=False)
+
+
+class WeightSum:
+    """sum over chunks of dz^T h, (K, d), in float32 or better, rounded once.
+
+    The gradient of a half-precision weight has room for the float32 sums of half its classes, or a few less. They are
+    kept there, so that only the others take memory of their own.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        self.result = torch.empty_like(weight, memory_format=torch.contiguous_format)
+        total = wide(weight.dtype)
+        K, d = weight.shape
+        self.empty = True
+        self.half = K // 2 // WIDTH * WIDTH
+        if weight.dtype is total:
+            self.parts = [(0, K, self.result)]
+            return
+        inside = self.result.view(-1)[: 2 * self.half * d].view(total).view(self.half, d)
+        outside = torch.empty(K - self.half, d, dtype=total, device=weight.device)
+        self.parts = [(0, self.half, inside)] * (self.half > 0) + [(self.half, K, outside)]
+
+    def add(self, dz: Tensor, rows: Tensor) -> None:
+        """Add dz (n, K)^T rows (n, d)."""
+        for low, high, total in self.parts:
+            if self.empty:
+                put_product(total, dz[:, low:high], rows)
+            else:
+                add_product(total, dz[:, low:high], rows)
+        self.empty = False
+
+    def add_whole(self, values: Tensor) -> None:
+        """Add values (K, d)."""
+        for low, high, total in self.parts:
+            if self.empty:
+                total.copy_(values[low:high])
+            else:
+                total += values[low:high]
+        self.empty = False
+
+    def add_at(self, classes: Tensor, values: Tensor) -> None:
+        """Add values (n, d) to the rows of some classes (n,)."""
+        for low, high, total in self.parts:
+            inside = (classes >= low) & (classes < high)
+            total.index_add_(0, (classes - low).clamp(0, high - low - 1), values * inside.unsqueeze(1))
+
+    def shrink(self, factor: Tensor) -> None:
+        """Multiply what is there."""
+        for _, _, total in self.parts:
+            times(total, factor, total.dtype, in_place=True)
+
+    def finish(self, factor: Tensor | float) -> Tensor:
+        """The sum times a number, in the weight's dtype; what was kept for it is gone."""
+        for low, high, total in self.parts:
+            if total is self.result:
+                total *= factor
+                continue
+            # In this order, and by way of a copy, a block is written where sums were that have been read already.
+            step = max(1, BLOCK // self.result.shape[1])
+            for first in range(0, high - low, step):
+                last = min(first + step, high - low)
+                self.result[low + first : low + last] = times(total[first:last], factor, self.result.dtype)
+        self.parts = []
+        return self.result
+
+
+def times(values: Tensor, factor: Tensor | float, dtype: torch.dtype, *, in_place: bool = False) -> Tensor:
+    """Contiguous values times a number in another dtype, in one pass where that is faster."""
+    found = kernels.row_kernels(values)
+    if found is not None and isinstance(factor, Tensor):
+        out = values if in_place else torch.empty_like(values, dtype=dtype)
+        return found.times(values, factor, out)  # type: ignore[no-any-return]
+    return values.mul_(factor) if in_place else narrow(values * factor, dtype)

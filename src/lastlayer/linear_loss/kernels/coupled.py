@@ -1,9 +1,9 @@
 """Triton kernels of the losses that couple the rows of a batch: from the numbers of each row, the loss and the slopes.
 
-The numbers are those of `_label_kernels`, which computes them before and puts the gradient in the logits' place after.
-One program goes over all rows: for what the batch is measured against, for its sums, and to write the slopes.
+The numbers are those of `labels.py`, which computes them before and then puts the gradient in the place of the logits.
+One program goes over all rows three times: for the extremes of the batch, for its sums, and to write the slopes.
 
-Imported where it is used, and only where Triton is there. `TRITON_INTERPRET=1` runs them on a CPU, for tests.
+Imported when it is used, and only if Triton is there. `TRITON_INTERPRET=1` runs the kernels on a CPU, for tests.
 """
 
 # mypy: ignore-errors
@@ -13,9 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lastlayer.linear_loss._kernels import exp
-from lastlayer.linear_loss._label_kernels import line, log
-from lastlayer.linear_loss._label_losses import Kind, RowLoss
+from lastlayer.linear_loss.kernels import RowLoss
+from lastlayer.linear_loss.kernels.labels import line, log
+from lastlayer.linear_loss.kernels.rows import exp
+from lastlayer.losses.forms import Kind
 
 BLOCK = 8192  # rows at a time
 

@@ -11,7 +11,9 @@ import torch
 pytest.importorskip("triton")
 
 from lastlayer import losses
-from lastlayer.linear_loss import Plan, _function, _large_margin, _rows, _sums, linear_loss
+from lastlayer.linear_loss import Plan, linear_loss, rows
+from lastlayer.linear_loss import layer as layers
+from lastlayer.linear_loss.kernels import large_margin
 from tests.linear_loss.cases import BY_KERNELS, DEVICE, PLANS, every_plan, gradients, layer, on_device, target
 
 N, D, K = 6, 5, 7
@@ -26,7 +28,7 @@ pytestmark = BY_KERNELS
 )
 def test_values_and_gradients(options: dict[str, Any], reduction: str, kind: str, size: int, monkeypatch: Any) -> None:
     """Against float64 on the whole logits, a zero feature and a zero class among them; asked for twice."""
-    monkeypatch.setattr(_rows.RowChunks, "forward", lambda *_: pytest.fail("not by kernels"))
+    monkeypatch.setattr(rows.RowChunks, "forward", lambda *_: pytest.fail("not by kernels"))
     weight = {"class_weight": torch.linspace(0.5, 2.0, K)} if options.get("weighted") else {}
     plain = {name: value for name, value in options.items() if name != "weighted"}
     module = losses.LargeMarginLoss(**plain, **weight, reduction=reduction)
@@ -111,8 +113,8 @@ def test_a_mixed_pair_shares_its_logits(plan: Plan, monkeypatch: pytest.MonkeyPa
     (h, w, _), _ = on_device()
     pair = tuple(part.to(DEVICE) for part in target("pairs", N, K))
     products = []
-    put = _large_margin.put_product
-    monkeypatch.setattr(_large_margin, "put_product", lambda *given: (products.append(given), put(*given))[1])
+    put = large_margin.put_product
+    monkeypatch.setattr(large_margin, "put_product", lambda *given: (products.append(given), put(*given))[1])
     linear_loss(h, w, pair, "large-margin", plan=plan).backward()
     assert len(products) == (1 if plan.rows >= N else 4)  # of two chunks, twice
 
@@ -122,9 +124,8 @@ def test_rows_of_a_half_precision_gradient_begin_a_width(plan: Plan, monkeypatch
     (*parts, _), labels = on_device()
     h, w = (p.detach().bfloat16().requires_grad_() for p in parts)
     strides = []
-    product = _function.input_gradient
-    for module in (_function, _sums):
-        monkeypatch.setattr(module, "input_gradient", lambda dz, w: (strides.append(dz.stride()), product(dz, w))[1])
+    product = layers.input_gradient
+    monkeypatch.setattr(layers, "input_gradient", lambda dz, w: (strides.append(dz.stride()), product(dz, w))[1])
     linear_loss(h, w, labels, "large-margin", plan=plan).backward()
     assert set(strides) == {(8, 1)}
 
@@ -137,7 +138,7 @@ def test_few_logits_follow_the_plan_but_where_a_gradient_would_be_lacking(monkey
     (h, w, _), labels = on_device()
     class_weight = torch.nn.Parameter(torch.linspace(0.5, 2.0, K, device=DEVICE))
     share = torch.full((N,), 0.3, device=DEVICE, requires_grad=True)
-    for weight, given, rows in (
+    for weight, given, taken in (
         (None, labels, True),
         (None, (labels, labels.flip(0), share.detach()), True),
         (class_weight.detach(), labels, True),
@@ -148,6 +149,6 @@ def test_few_logits_follow_the_plan_but_where_a_gradient_would_be_lacking(monkey
         asked.clear()
         loss = losses.LargeMarginLoss(class_weight=weight)
         torch.testing.assert_close(linear_loss(h, w, given, loss), loss(h, w, given))
-        assert len(asked) == rows
+        assert len(asked) == taken
     with pytest.raises(TypeError, match="target"):
         linear_loss(h, w, labels.tolist(), "large-margin")

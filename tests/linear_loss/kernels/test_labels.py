@@ -25,11 +25,14 @@ pytest.importorskip("triton")
 from triton import constexpr_function
 
 from lastlayer import losses
-from lastlayer.linear_loss import Plan, _label_kernels, _label_losses, _units, linear_loss
+from lastlayer.linear_loss import Plan, kernels, linear_loss
+from lastlayer.linear_loss import layer as layers
+from lastlayer.linear_loss.kernels import labels as label_kernels
+from lastlayer.losses.forms import Kind
 from tests.linear_loss.cases import BY_KERNELS, DEVICE, PLANS, dense, gradients, layer, make, target
 
 N, D, K = 6, 5, 37
-NAMES = list(_label_losses.FORMS)
+NAMES = [name for name in losses.available() if losses.entry(name).module.row_form is not None]
 pytestmark = BY_KERNELS
 
 
@@ -58,7 +61,7 @@ def test_digits_at_any_size(name: str, seed: int, size: float, k: int) -> None:
     if name == "arc-margin":
         z = z.clamp(-1, 1) * 0.999
     z[0, y[0]] += 0.0 if name == "arc-margin" else 30.0  # sure of its label
-    options = {} if name in _label_losses.COUPLED else {"reduction": "none"}
+    options = {} if losses.entry(name).module.couples_batch else {"reduction": "none"}
     value, expected, found, wanted = of_logits(name, z, y, PLANS[1], **options)
     torch.testing.assert_close(value, expected, rtol=2e-5, atol=1e-7)
     torch.testing.assert_close(found, wanted, rtol=2e-4, atol=1e-6 * max(1.0, float(wanted.abs().max())))
@@ -173,16 +176,16 @@ def test_a_masked_class_is_as_in_the_dense_form(name: str, label: int) -> None:
 @pytest.mark.skipif(DEVICE != "cpu", reason="takes no memory on a CPU alone")
 def test_more_samples_than_their_numbers_have_places_in_32_bits(tmp_path: Path) -> None:
     """Lines 310 million apart, in a file of which next to nothing is written."""
-    lines, many = _label_losses.LINES, 310_000_000
+    lines, many = kernels.LINES, 310_000_000
     far = torch.from_file(str(tmp_path / "numbers"), shared=True, size=lines * many).view(lines, many)[:, :2]
     near = torch.zeros(lines, 2)
-    loss = _label_losses.RowLoss(_label_losses.Kind.NORM, (1.0, 0.7, 0.0, 0.0), -100)
+    loss = kernels.RowLoss(Kind.NORM, (1.0, 0.7, 0.0, 0.0), -100)
     z, y = torch.randn(2, 5, generator=torch.Generator().manual_seed(0)), torch.tensor([1, 4])
     found = []
     for numbers in (far, near):
         found.append(z.clone())
-        _label_kernels.put_numbers(z, y, loss, numbers)
-        _label_kernels.put_gradient(found[-1], y, loss, numbers)
+        label_kernels.put_numbers(z, y, loss, numbers)
+        label_kernels.put_gradient(found[-1], y, loss, numbers)
     assert torch.equal(far, near)
     assert torch.equal(*found)
 
@@ -281,7 +284,7 @@ def test_unit_rows(dtype: torch.dtype) -> None:
     wanted = 3.0 * exact / norm
     (d_wanted,) = torch.autograd.grad(wanted, exact, g.double())
     mine = x.clone().requires_grad_()
-    found = _units.unit_rows(mine, 3.0, dtype)
+    found = layers.unit_rows(mine, 3.0, dtype)
     (d_found,) = torch.autograd.grad(found, mine, g)
     single = torch.finfo(torch.float32).eps  # a GPU divides to one or two of these, and here three times
     rtol = torch.finfo(dtype).eps + 3 * single
@@ -294,7 +297,7 @@ def test_unit_rows(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.why)
 def test_a_normalized_layer_by_kernels(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_units, "LONGEST", D)
+    monkeypatch.setattr(layers, "LONGEST", D)
     exact = layer(N, D, K)
     labels = target("index", N, K)
     normal = [p / p.norm(dim=1, keepdim=True) for p in exact[:2]]
@@ -325,13 +328,13 @@ class Compiled:
             Compiled.kernels.append((self.name, self.kernel.warmup(*arguments, grid=grid, **named)))
         return compile
 
-from lastlayer.linear_loss import _batch_kernels, _kernels, _label_kernels
-from lastlayer.linear_loss._label_losses import LINES, Kind, RowLoss
+from lastlayer.linear_loss.kernels import LINES, RowLoss, coupled, labels, rows as over_rows
+from lastlayer.losses.forms import Kind
 
 for module, names in (
-    (_kernels, ("_sums", "_exponentials", "_best", "_times", "_unit", "_unit_gradient")),
-    (_label_kernels, ("_numbers", "_gradient", "_reduce")),
-    (_batch_kernels, ("_softmax", "_hinge")),
+    (over_rows, ("_sums", "_exponentials", "_best", "_times", "_unit", "_unit_gradient")),
+    (labels, ("_numbers", "_gradient", "_reduce")),
+    (coupled, ("_softmax", "_hinge")),
 ):
     for name in names:  # the rest is called by these
         setattr(module, name, Compiled(name, getattr(module, name)))
@@ -345,49 +348,49 @@ for kind in Kind:
     loss = RowLoss(kind, (1.0, 0.5, 0.1, 0.2), -100, empty(1000), None, False)
     if kind is Kind.SOFTMAX:
         loss = RowLoss(kind, (1.0, 0.5, 0.1, 0.2), -100, None, empty(1000), True)
-    _label_kernels.put_numbers(z, y, loss, rows)
-    _label_kernels.put_gradient(z, y, loss, rows, empty(64))
+    labels.put_numbers(z, y, loss, rows)
+    labels.put_gradient(z, y, loss, rows, empty(64))
     fused += [[kind.name, name] for name, kernel in Compiled.kernels[-2:] if "fma.rn.f32" in kernel.asm["ptx"]]
-_label_kernels.put_gradient(z.half(), y, loss, rows, empty(1), empty(1))
-_kernels.sums(z, y)
-_kernels.put_exponentials(z, empty(1))
-_kernels.best(z, y)
-_kernels.times(z, empty(1), z)
-_kernels.unit_gradient(z, _kernels.unit(z, 2.0, z.dtype), 2.0)
+labels.put_gradient(z.half(), y, loss, rows, empty(1), empty(1))
+over_rows.sums(z, y)
+over_rows.put_exponentials(z, empty(1))
+over_rows.best(z, y)
+over_rows.times(z, empty(1), z)
+over_rows.unit_gradient(z, over_rows.unit(z, 2.0, z.dtype), 2.0)
 several = re.compile(r"ld\\.global(\\.\\w+)*\\.v[24]\\.b32")
 slow = [name for name, kernel in Compiled.kernels if not several.search(kernel.asm["ptx"])]
 
 odd = empty(64, 1008, dtype=torch.bfloat16)[:, :1001]
 start = len(Compiled.kernels)
-_kernels.sums(odd, y)
-_kernels.put_exponentials(odd, empty(1))
-_kernels.best(odd, y)
+over_rows.sums(odd, y)
+over_rows.put_exponentials(odd, empty(1))
+over_rows.best(odd, y)
 for kind in Kind:
-    _label_kernels.put_numbers(odd, y, RowLoss(kind, (1.0, 0.5, 0.1, 0.2), -100, None, None, False), rows)
-    _label_kernels.put_gradient(odd, y, RowLoss(kind, (1.0, 0.5, 0.1, 0.2), -100, None, None, False), rows)
+    labels.put_numbers(odd, y, RowLoss(kind, (1.0, 0.5, 0.1, 0.2), -100, None, None, False), rows)
+    labels.put_gradient(odd, y, RowLoss(kind, (1.0, 0.5, 0.1, 0.2), -100, None, None, False), rows)
 one = re.compile(r"st\\.global(\\.\\w+)*\\.b16")
 slow_odd = [
     name for name, kernel in Compiled.kernels[start:]
     if not several.search(kernel.asm["ptx"]) or one.search(kernel.asm["ptx"])
 ]
 long = empty(64, 600_000, dtype=torch.bfloat16)
-_label_kernels.put_numbers(long, y, RowLoss(Kind.NORM, (1.0, 0.5, 0.1, 0.2), -100, None, None, False), rows)
+labels.put_numbers(long, y, RowLoss(Kind.NORM, (1.0, 0.5, 0.1, 0.2), -100, None, None, False), rows)
 ahead = ["cp.async" in kernel.asm["ptx"] for _, kernel in (Compiled.kernels[start + 3], Compiled.kernels[-1])]
 del Compiled.kernels[start:]
-_label_kernels.reduced(rows, y, loss, True)
+labels.reduced(rows, y, loss, True)
 for kind in (Kind.SOFTMAX, Kind.HINGE):
     loss = RowLoss(kind, (1.0, 0.5, 0.1, 0.2), -100, coupled=True)
-    _label_kernels.put_numbers(z, y, loss, rows)
-    _batch_kernels.coupled(rows, loss)
+    labels.put_numbers(z, y, loss, rows)
+    coupled.coupled(rows, loss)
 done = len(Compiled.kernels)
 
 z, y, rows = torch.empty(5, 37), torch.empty(15, dtype=torch.long), torch.empty(LINES, 15)
 for low in (0, 5, 10):
     some = slice(low, low + 5)
-    _label_kernels.put_numbers(z, y[some], loss, rows[:, some])
-    _label_kernels.put_gradient(z, y[some], loss, rows[:, some], rows[0, some])
+    labels.put_numbers(z, y[some], loss, rows[:, some])
+    labels.put_gradient(z, y[some], loss, rows[:, some], rows[0, some])
 of_chunks = len({kernel.hash for _, kernel in Compiled.kernels[done:]})
-wrapped = [value for m in (_kernels, _label_kernels, _batch_kernels) for value in vars(m).values()]
+wrapped = [value for m in (over_rows, labels, coupled) for value in vars(m).values()]
 compared = [w.name for w in wrapped if isinstance(w, Compiled) and w.kernel.used_global_vals]
 found = {"done": done, "fused": fused, "slow": slow, "of_chunks": of_chunks, "odd": slow_odd, "ahead": ahead}
 print(json.dumps({**found, "compared": compared}))
@@ -413,14 +416,14 @@ def test_a_kernel_in_the_cache_of_triton_is_not_taken_for_one_with_other_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cache knows a kernel by its text and that of what it calls: a number kept elsewhere is not seen."""
-    lines, first = inspect.getsourcelines(_label_losses.place)
+    lines, first = inspect.getsourcelines(kernels.place)
     text = "\n" * (first - 1) + "".join(lines)
     monkeypatch.syspath_prepend(tmp_path)
     known = []
     for name, place in (("same_places", '"slope": 4'), ("other_places", '"slope": 5')):
         (tmp_path / f"{name}.py").write_text(text.replace('"slope": 4', place))
         copy = constexpr_function(importlib.import_module(name).place)
-        known.append(copy.cache_key == _label_kernels._place.cache_key)
+        known.append(copy.cache_key == label_kernels._place.cache_key)
     assert known == [True, False]
 
 

@@ -5,9 +5,9 @@ sum of softplus, mse through one of squares, the hinge through the largest: from
 a loss wants it, the norm or the plain sum, each row's loss and its slopes follow in closed form. The second kernel
 reads the logits once more and writes the gradient over them.
 
-Where rows have room for more than the K classes (ROOM), what lies there means nothing, as in `_kernels`.
+If rows have room for more than the K classes (ROOM), what lies there means nothing, as in `rows.py`.
 
-Imported where it is used, and only where Triton is there. `TRITON_INTERPRET=1` runs them on a CPU, for tests.
+Imported when it is used, and only if Triton is there. `TRITON_INTERPRET=1` runs the kernels on a CPU, for tests.
 """
 
 # mypy: ignore-errors
@@ -18,9 +18,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lastlayer.linear_loss._kernels import LIMIT, block_of, blocks, exp, room_of
-from lastlayer.linear_loss._label_losses import LINES, NO_LABEL, Kind, RowLoss, place
+from lastlayer.linear_loss.kernels import LINES, NO_LABEL, RowLoss, place
+from lastlayer.linear_loss.kernels.rows import LIMIT, block_of, blocks, exp, room_of
 from lastlayer.linear_loss.plan import ONE_PROGRAM
+from lastlayer.losses.forms import Kind
 
 TILE = 2**11  # logits of a program, where that is several rows
 LONG = 2**19  # classes, of which so few rows fit a chunk that the memory is busy only if each is read ahead
@@ -229,12 +230,12 @@ def _numbers(
         if KIND == "norm":
             d_factor = missing * (weighted / safe_total - t)
             norm_slope = -a * d_factor * factor * inverse
-        if KIND == "focal":
+        if KIND == "focus":
             focus = exp(-a * _softplus(-lead))
             value = tl.where(missing == 0, 0.0, focus * surprise)
             slope = tl.where(missing == 0, 0.0, focus * (missing + a * _logistic(-lead) * surprise))
             d_true = -slope
-        if KIND == "self-norm":
+        if KIND == "partition":
             log_sum = tl.where(lead > 0, largest + log_total + _softplus(-lead), score + surprise)
             value += a * log_sum * log_sum
             slope += 2.0 * a * log_sum * missing

@@ -1,4 +1,7 @@
-"""large-margin of labels by kernels: from four numbers of a sample and its label."""
+"""Losses that replace the true logit by a function of its angle, of labels, by kernels: from four numbers per label.
+
+A large-margin loss is such a one: it takes features and weight, and cross-entropy sees ||w|| ||h|| psi(theta).
+"""
 
 from __future__ import annotations
 
@@ -8,48 +11,61 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lastlayer.linear_loss._compiled import kernels, label_kernels, row_kernels
-from lastlayer.linear_loss._function import Gradients, Layer, fused
-from lastlayer.linear_loss._picked import ClassSums
-from lastlayer.linear_loss._products import empty_rows, narrow, pieces, put_product, wide
-from lastlayer.linear_loss._rows import Once
-from lastlayer.linear_loss._sums import RowGradients
-from lastlayer.linear_loss._target import Batch, chunks
+from lastlayer._core.precision import at_least_float32, narrow, wide
+from lastlayer.linear_loss import kernels
+from lastlayer.linear_loss.batch import Batch, chunks
+from lastlayer.linear_loss.layer import Gradients, Layer, Once, RowGradients, fused
+from lastlayer.linear_loss.picked import ClassSums
+from lastlayer.linear_loss.products import pieces, put_product
 from lastlayer.losses import Loss, Target
-from lastlayer.losses.large_margin import row_norms, shrink
+from lastlayer.losses.forms import OthersForm
 from lastlayer.losses.selection import softplus
 
 
-def takes_large_margin(target: Target, loss: Loss, features: Tensor, K: int) -> bool:
-    """Whether the kernels take such labels, one or a mixed pair a sample, and nothing wants a gradient they lack."""
-    if len(features) == 0 or row_kernels(features, K) is None:
+def takes_angles(target: Target, loss: Loss, features: Tensor, K: int) -> bool:
+    """Whether the kernels take the loss and such labels, one or a mixed pair per sample, and give every gradient."""
+    if (
+        not loss.takes_layer
+        or not isinstance(loss.class_form, OthersForm)
+        or len(features) == 0
+        or kernels.row_kernels(features, K) is None
+    ):
         return False
     if not isinstance(target, tuple) and (not isinstance(target, Tensor) or target.is_floating_point()):
         return False
-    given = (*(target if isinstance(target, tuple) else (target,)), loss.hyperparameters()["class_weight"])
+    given = (*(target if isinstance(target, tuple) else (target,)), loss.hyperparameters().get("class_weight"))
     return not (torch.is_grad_enabled() and any(isinstance(part, Tensor) and part.requires_grad for part in given))
 
 
-def large_margin(module: Loss, batch: Batch, rows: int, features: Tensor, weight: Tensor) -> Tensor:
+def angles(loss: Loss, batch: Batch, rows: int, features: Tensor, weight: Tensor) -> Tensor:
     """The loss of labels, a chunk of samples at a time."""
-    options = module.hyperparameters()
+    form = loss.class_form
+    assert isinstance(form, OthersForm)
+    assert form.replaced is not None
     index = torch.stack([labels.index.squeeze(1) for labels in batch.labels])
     largest, log_total, true, norms = fused(Numbers(index, rows), features, weight, None, index).unbind()
-    margined = shrink(true, norms, options["margin"], options["lam"])
-    parts = softplus(log_total - (margined - largest))
+    parts = softplus(log_total - (form.replaced(true, norms, loss.hyperparameters()) - largest))
     counted = [batch.counted_part(labels, part) for labels, part in zip(batch.labels, parts.unbind(), strict=True)]
     return batch.reduce_counted(torch.stack(counted).sum(0))
 
 
+def row_norms(rows: Tensor) -> Tensor:
+    """Norms of the rows of (N, d), in float32 or better."""
+    norms: Tensor = torch.linalg.vector_norm(at_least_float32(rows), dim=1)
+    return norms
+
+
 class Numbers:
-    """Of each label (l, N) the largest false logit, log sum_k exp(z_k - largest) of them, the true logit and the
-    product of the norms that it is the cosine of, (4, l, N) in float32. What a loss sees of the largest cancels.
+    """Four numbers of each label (l, N), (4, l, N) in float32.
 
-    The logits are float32, as in the loss's own function: a GPU multiplies half precision into it at full speed. Those
-    of one chunk of all samples are held, for the gradient to be put in their place; of several they are computed again.
+    They are the largest false logit, log sum_k exp(z_k - largest) over the false ones, the true logit, and the product
+    of the norms of feature and class. What a loss sees of the largest cancels.
 
-    That gradient is cross-entropy's, rounded like any other's. What the margin adds to it is many times larger, in
-    parts that nearly cancel where feature and class are aligned: those are summed in float32.
+    The logits are float32, as in the loss's own function: a GPU multiplies half precision into it at full speed. If one
+    chunk has all samples, its logits are held, and the gradient is put in their place. Else they are computed again.
+
+    That gradient is cross-entropy's, rounded like any other's. What the margin adds to it is many times larger. Where
+    feature and class are aligned, its parts nearly cancel, so they are summed in float32.
     """
 
     def __init__(self, labels: Tensor, rows: int) -> None:
@@ -60,7 +76,7 @@ class Numbers:
         parts = []
         for some, z in self._logits(layer):
             labels = self.labels[:, some]
-            sums = [torch.stack(kernels(z).sums(z, label)) for label in labels]
+            sums = [torch.stack(kernels.row_kernels(z).sums(z, label)) for label in labels]
             parts.append(torch.cat([torch.stack(sums, 1), z.gather(1, labels.T).T.unsqueeze(0)]))
             if len(z) == len(layer.features) and layer.wants_any:
                 held = z
@@ -77,16 +93,16 @@ class Numbers:
         slope = d_others / torch.where(total == 0, 1.0, total)
         base = largest.amin(0)  # no class but the labels has a larger logit
         common = (slope * (base - largest).exp()).sum(0)
-        same = self.labels.unsqueeze(1) == self.labels  # (l, l, N): where the first's class is the second's label too
+        same = self.labels.unsqueeze(1) == self.labels  # (l, l, N): whether the first's class is the second's label too
         among_others = slope * (true.unsqueeze(1) - largest).exp()
         at = torch.where(same, -d_others, among_others).sum(1)
 
         def put(z: Tensor, some: slice) -> Tensor:
             labels = self.labels[:, some]
-            label_kernels().put_slopes(z, labels[0], base[some], common[some], at[0, some])
+            kernels.label_kernels().put_slopes(z, labels[0], base[some], common[some], at[0, some])
             z = z.scatter_(1, labels[1:].T, at[1:, some].T)
             w = layer.weight
-            return z if z.dtype is w.dtype else narrow(z, w.dtype, out=empty_rows(len(z), w))
+            return z if z.dtype is w.dtype else narrow(z, w.dtype, out=layer.room(len(z)))
 
         z: Tensor | None = once.take()
         if z is not None:
@@ -119,7 +135,7 @@ class Numbers:
     def _logits(self, layer: Layer) -> Iterator[tuple[slice, Tensor]]:
         """Some samples and their logits, in memory that the next ones will take."""
         N, K = len(layer.features), len(layer.weight)
-        buffer = empty_rows(min(self.size, N), layer.weight, wide(layer.weight.dtype))
+        buffer = layer.room(min(self.size, N), wide(layer.weight.dtype))
         for low, high in chunks(N, self.size):
             z, features = buffer[: high - low], layer.features[low:high]
             for some in pieces(high - low, features.shape[1], K):

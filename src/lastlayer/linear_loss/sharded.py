@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lastlayer._core.precision import wide
 from lastlayer._core.ranks import Group
-from lastlayer.linear_loss._products import wide
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""Triton kernels over logits for the losses that couple a batch, over rows to unit length, and a product with a number.
+"""Triton kernels over rows: sums and extremes of logits, rows of unit length, and a product with a number.
 
-Rows of logits of an odd number of classes have a few entries between them (ROOM, less the K classes), so that all begin
-where several are read at once. Those entries are read and written with the rest, and mean nothing.
+If the number of classes is odd, rows of logits have a few entries between them (ROOM, less the K classes), so that each
+row begins where several entries are read at once. They are read and written with the rest, and mean nothing.
 
-Imported where it is used, and only where Triton is there. `TRITON_INTERPRET=1` runs them on a CPU, for tests.
+Imported when it is used, and only if Triton is there. `TRITON_INTERPRET=1` runs the kernels on a CPU, for tests.
 """
 
 # mypy: ignore-errors
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lastlayer.linear_loss._products import padded
+from lastlayer.linear_loss.products import padded
 
 BLOCK = 4096
 LIMIT = {torch.float16: 65504.0}  # of a gradient that would not be finite in the dtype

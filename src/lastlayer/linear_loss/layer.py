@@ -1,0 +1,273 @@
+"""A linear layer and its gradients, and the protocol of an algorithm that computes a loss on its logits.
+
+An algorithm computes a value and, later, its gradient as it sees fit. `fused` makes it one step for autograd.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lastlayer._core.precision import narrow, wide
+from lastlayer.linear_loss import kernels
+from lastlayer.linear_loss.products import (
+    WeightSum,
+    in_full_precision,
+    input_gradient,
+    padded,
+    pieces,
+    put_product,
+    times,
+)
+
+LONGEST = 8192  # entries of a row that fit the registers of a program
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear layer and its inputs, without history, and which of them want a gradient."""
+
+    features: Tensor  # (N, d)
+    weight: Tensor  # (K, d)
+    bias: Tensor | None  # (K,)
+    wants_features: bool = True
+    wants_weight: bool = True
+    wants_bias: bool = True
+    wants_more: bool = False  # of the loss's own numbers
+
+    @property
+    def wants_any(self) -> bool:
+        return self.wants_features or self.wants_weight or self.wants_bias or self.wants_more
+
+    def room(self, n: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Memory for the logits (n, K) of n samples, or for their gradient, by default in the layer's dtype."""
+        K = self.weight.shape[0]
+        memory = torch.empty(n, padded(K), dtype=dtype or self.weight.dtype, device=self.weight.device)
+        if not memory.is_cuda:
+            # On processors with AMX, oneDNN multiplies what lies behind a row of half precision by 0. A NaN stays NaN.
+            memory[:, K:] = 0
+        return memory[:, :K]
+
+    def put_logits(self, buffer: Tensor, low: int, high: int) -> Tensor:
+        """Put the logits of the samples low..high-1 into the first rows of a buffer, and return those rows."""
+        z, features = buffer[: high - low], self.features[low:high]
+        for some in pieces(high - low, features.shape[1], len(self.weight)):
+            if self.bias is None:
+                torch.mm(features, self.weight[some].T, out=z[:, some])
+            else:
+                torch.addmm(self.bias[some], features, self.weight[some].T, out=z[:, some])
+        return z
+
+
+@dataclass
+class Gradients:
+    """Gradients of the layer, filled piece by piece; sums are in float32 or better."""
+
+    features: Tensor | None = None  # (N, d)
+    weight: Tensor | None = None  # (K, d)
+    bias: Tensor | None = None  # (K,)
+    more: list[Tensor] = field(default_factory=list)
+
+    @staticmethod
+    def zeros(layer: Layer) -> Gradients:
+        """Zeros, to add to."""
+        h, w, b = layer.features, layer.weight, layer.bias
+        total = wide(w.dtype)
+        return Gradients(
+            torch.zeros_like(h, dtype=total) if layer.wants_features else None,
+            torch.zeros_like(w, dtype=total) if layer.wants_weight else None,
+            torch.zeros_like(b, dtype=total) if layer.wants_bias and b is not None else None,
+        )
+
+    @staticmethod
+    def of_logits(layer: Layer, dz: Tensor) -> Gradients:
+        """From the gradient dz (N, K) of all logits, in the layer's dtype."""
+        h, w, b = layer.features, layer.weight, layer.bias
+        features = input_gradient(dz, w) if layer.wants_features else None
+        weight = None
+        if layer.wants_weight:  # float16 may not hold the sum
+            weight = torch.empty(w.shape, dtype=wide(w.dtype) if w.dtype is torch.float16 else w.dtype, device=w.device)
+            put_product(weight, dz, h)
+        bias = dz.sum(0, dtype=wide(dz.dtype)) if layer.wants_bias and b is not None else None
+        return Gradients(features, weight, bias)
+
+    @staticmethod
+    def by_classes(layer: Layer) -> Gradients:
+        """For `put_classes`: features to add to, room for weight and bias."""
+        h, w, b = layer.features, layer.weight, layer.bias
+        return Gradients(
+            torch.zeros_like(h, dtype=wide(w.dtype)) if layer.wants_features else None,
+            torch.empty_like(w) if layer.wants_weight else None,
+            torch.empty_like(b) if layer.wants_bias and b is not None else None,
+        )
+
+    def put_classes(self, layer: Layer, some: slice, dz: Tensor) -> None:
+        """Put in the gradient dz (N, k) of the logits of some classes, each of them once."""
+        dz = narrow(dz, layer.weight.dtype)
+        if self.features is not None:
+            self.features += input_gradient(dz, layer.weight[some])
+        if self.weight is not None:
+            put_product(self.weight[some], dz, layer.features)
+        if self.bias is not None:
+            self.bias[some] = narrow(dz.sum(0, dtype=wide(dz.dtype)), self.bias.dtype)
+
+
+class RowGradients:
+    """Gradients of a layer, filled by chunks of samples and finished once.
+
+    Args:
+        layer: the layer.
+        wide_features: whether the features' gradient is kept in float32.
+        single: whether there is only one chunk. No sum is needed then, and the products can wait for the number that
+            multiplies everything: it goes into the features, which are small, before the weight's product.
+    """
+
+    def __init__(self, layer: Layer, *, wide_features: bool = False, single: bool = False) -> None:
+        h, w = layer.features, layer.weight
+        total = wide(w.dtype)
+        self.waits = single and kernels.row_kernels(h) is not None and w.dtype is torch.bfloat16
+        self.waiting: tuple[Tensor, Layer] | None = None
+        self.features = self.weight = self.bias = None
+        if layer.wants_features and not self.waits:
+            self.features = torch.empty_like(h, dtype=total if wide_features else h.dtype)
+        if layer.wants_weight and not self.waits:
+            self.weight = WeightSum(w)
+        if layer.wants_bias and layer.bias is not None:
+            self.bias = torch.zeros_like(layer.bias, dtype=total)
+        self.more: list[Tensor] = []
+
+    def add(self, layer: Layer, low: int, high: int, dz: Tensor) -> None:
+        """Put in the gradient dz (n, K) of the logits of the samples low..high-1."""
+        if self.waits:
+            self.waiting = narrow(dz, layer.weight.dtype), layer
+        if self.features is not None:
+            self.features[low:high] = input_gradient(dz, layer.weight)
+        if self.weight is not None:
+            self.weight.add(dz, layer.features[low:high])
+        if self.bias is not None:
+            self.bias += dz.sum(0, dtype=self.bias.dtype)
+
+    def finish(self, factor: Tensor | float) -> Gradients:
+        """All of them times a number."""
+        features = None if self.features is None else times(self.features, factor, self.features.dtype, in_place=True)
+        weight = None if self.weight is None else self.weight.finish(factor)
+        if self.waiting is not None:
+            (dz, layer), self.waiting = self.waiting, None
+            # One buffer is first the features times the number, then their gradient.
+            buffer = times(layer.features.contiguous(), factor, dz.dtype)
+            if layer.wants_weight:
+                weight = torch.empty_like(layer.weight, memory_format=torch.contiguous_format)
+                put_product(weight, dz, buffer)
+            if layer.wants_features:
+                features = times(input_gradient(dz, layer.weight, out=buffer), factor, dz.dtype, in_place=True)
+        bias = None if self.bias is None else self.bias.mul_(factor)
+        return Gradients(features, weight, bias, [m * factor for m in self.more])
+
+
+class Once(Generic[T]):
+    """Something that can be taken once, such as gradients that are finished in place."""
+
+    def __init__(self, thing: T) -> None:
+        self.thing: T | None = thing
+
+    def take(self) -> T | None:
+        thing, self.thing = self.thing, None
+        return thing
+
+
+class Algorithm(Protocol):
+    """A way to compute a value and its gradient."""
+
+    def forward(self, layer: Layer) -> tuple[Tensor, Any]:
+        """The value, and whatever the backward pass will want."""
+
+    def backward(self, layer: Layer, kept: Any, upstream: Tensor) -> Gradients:
+        """Gradients of the layer for the value's gradient."""
+
+
+def fused(algorithm: Algorithm, features: Tensor, weight: Tensor, bias: Tensor | None, *more: Tensor) -> Tensor:
+    """The algorithm's value, differentiable in the layer and in the loss's own numbers."""
+    with kernels.on_its_device(features):  # in the backward pass autograd sees to it
+        if not torch.is_grad_enabled():
+            return algorithm.forward(Layer(features, weight, bias, False, False, False))[0]
+        return _Fused.apply(algorithm, features, weight, bias, *more)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, algorithm: Algorithm, features: Tensor, weight: Tensor, bias: Tensor | None, *more: Tensor
+    ) -> Tensor:
+        value, kept = algorithm.forward(_layer(ctx, features, weight, bias))
+        ctx.save_for_backward(features, weight, bias, *more)  # raises if something changed them in between
+        ctx.algorithm, ctx.kept, ctx.more = algorithm, kept, len(more)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # a gradient of this gradient would silently lack a part
+            raise RuntimeError(
+                "linear_loss has no second derivatives (create_graph=True) by chunks: plan 'dense' has them"
+            )
+        features, weight, bias, *_ = ctx.saved_tensors
+        with in_full_precision(features):
+            found = ctx.algorithm.backward(_layer(ctx, features, weight, bias), ctx.kept, upstream)
+        more = found.more or [None] * ctx.more
+        given = ((found.features, features), (found.weight, weight), (found.bias, bias))
+        return None, *(None if g is None else narrow(g, like.dtype) for g, like in given), *more
+
+
+def _layer(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None) -> Layer:
+    needs = ctx.needs_input_grad
+    return Layer(features, weight, bias, needs[1], needs[2], needs[3], any(needs[4:]))
+
+
+def with_unchanged(value: Tensor, *read: Tensor) -> Tensor:
+    """The value. Its backward pass raises if a tensor that it may read again was written to since."""
+    return _Unchanged.apply(value, *read) if value.requires_grad else value  # type: ignore[no-untyped-call]
+
+
+class _Unchanged(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, *read: Tensor) -> Tensor:
+        ctx.save_for_backward(*read)
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        return upstream, *(None for _ in ctx.saved_tensors)  # which raises if something changed them in between
+
+
+def has_unit_rows(*tensors: Tensor) -> bool:
+    """Whether `unit_rows` takes rows such as these."""
+    return all(kernels.row_kernels(t) is not None and 0 < t.shape[1] <= LONGEST for t in tensors)
+
+
+def unit_rows(x: Tensor, scale: float, dtype: torch.dtype | None) -> Tensor:
+    """scale x / ||x|| of each row, in a dtype, rounded once. None is float32.
+
+    By kernels, which read a row once. Eager code passes over the weight a dozen times.
+    """
+    return _Unit.apply(x, float(scale), dtype or wide(x.dtype))  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Unit(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+        x = x.contiguous()
+        ctx.save_for_backward(x)
+        ctx.scale = scale
+        with kernels.on_its_device(x):
+            return kernels.row_kernels(x).unit(x, scale, dtype)  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
+        return kernels.row_kernels(x).unit_gradient(x, gradient.contiguous(), ctx.scale), None, None
