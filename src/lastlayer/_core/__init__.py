@@ -1,1 +1,1 @@
-"""What every part stands on: precision, ranks, files, names. It imports torch, numpy and filelock, and no part."""
+"""What every part uses: precision, labels, ranks, files, names. It imports torch, numpy and filelock, and no part."""

@@ -1,6 +1,7 @@
 """Files that are whole or absent, and lock files.
 
-A file is written under another name, flushed to disk and moved into place; it is checked when it is read.
+A file is written under another name, flushed to disk and moved into place. It is checked when it is read.
+Tests: tests/_core/test_files.py.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
 class DamagedFileError(ValueError):
-    """A file whose content is not what was written: cut short, or altered."""
+    """The content of a file is not what was written: it was cut short or altered."""
 
 
 def describe_damage(folder: Path, error: Exception) -> str:
-    """What keeps a run folder from being read, and what to do about it."""
+    """Why a run folder cannot be read, and what to do about it."""
     text = f"{folder}: no {error} in it" if isinstance(error, KeyError) else str(error)
     return f"{text}. Delete the folder and run the command again to train it anew."
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a crash at any moment leaves the old one or the new one, never a part.
+    """Write a file so that a crash at any moment leaves the old file or the new one, never a part of it.
 
     Raises:
-        OSError: when the disk is full or the folder cannot be written; the old file is untouched.
+        OSError: if the disk is full or the folder cannot be written. The old file is then untouched.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -57,7 +58,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the file's name to errors of the system that lack it, such as that of a full disk."""
+    """Add the name of the file to errors of the system that lack it, such as the one for a full disk."""
     try:
         yield
     except OSError as error:
@@ -123,14 +124,14 @@ def is_locked(path: Path) -> bool:
 
 
 def clear_unfinished(folder: Path) -> None:
-    """Delete the unfinished files of processes that were killed while they wrote; nobody may be writing there now."""
+    """Delete the unfinished files of killed processes. No process may be writing in the folder now."""
     for path in folder.iterdir():
         if _UNFINISHED.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make a rename durable: without it a power cut can undo one that returned."""
+    """Make a rename durable: without this a power cut can undo a rename that has returned."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -144,7 +145,7 @@ def sha256(content: bytes) -> str:
 
 
 def write_sealed(path: Path, payload: bytes) -> None:
-    """Write bytes behind their own checksum."""
+    """Write bytes with their checksum in front of them."""
     write_atomically(path, _SEAL + sha256(payload).encode() + b"\n" + payload)
 
 
@@ -152,7 +153,7 @@ def read_sealed(path: Path) -> bytes:
     """Read what `write_sealed` wrote.
 
     Raises:
-        DamagedFileError: naming the checksum expected and found.
+        DamagedFileError: if the checksum does not fit. The message names the one expected and the one found.
     """
     head, newline, payload = path.read_bytes().partition(b"\n")
     expected = head.removeprefix(_SEAL).decode(errors="replace")
@@ -166,7 +167,7 @@ def check_content(path: Path, content: bytes, expected: str) -> None:
 
 
 def check_file(path: Path, expected: str) -> None:
-    """Raise DamagedFileError unless the file has the expected SHA-256; it is never in memory as a whole."""
+    """Raise DamagedFileError unless the file has the expected SHA-256. The file is read in pieces."""
     with path.open("rb") as file:
         _check(path, hashlib.file_digest(file, "sha256").hexdigest(), expected)
 
@@ -177,7 +178,7 @@ def _check(path: Path, found: str, expected: str) -> None:
 
 
 def as_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """The content of a safetensors file. Tensors that share memory, such as tied weights, are written one by one."""
+    """The content of a safetensors file. Tensors that share memory, such as tied weights, are each written in full."""
     from safetensors.torch import save
 
     own: dict[str, Tensor] = {}
@@ -185,7 +186,7 @@ def as_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
     for name, tensor in tensors.items():
         value = tensor.detach().cpu().contiguous()
         memory = value.untyped_storage().data_ptr()
-        own[name] = value.clone() if memory in seen else value  # the format refuses two names for one memory
+        own[name] = value.clone() if memory in seen else value  # the format refuses two names for the same memory
         seen.add(memory)
     content: bytes = save(own)
     return content
@@ -202,7 +203,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read what `write_json` wrote, without the checksum.
 
     Raises:
-        DamagedFileError: when the file is no JSON or its checksum does not fit.
+        DamagedFileError: if the file is not JSON or its checksum does not fit.
     """
     try:
         body = json.loads(path.read_bytes())

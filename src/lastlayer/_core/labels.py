@@ -1,4 +1,7 @@
-"""Class labels: which dtypes hold them, reading a tensor of them, and refusing one that is no class."""
+"""Class labels: which dtypes hold them, reading a tensor of them, and refusing one that is no class.
+
+Tests: tests/_core/test_labels.py.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def read_labels(labels: Tensor, samples: int, *, name: str = "target", instead: 
         labels: what was given.
         samples: how many labels there must be.
         name: what the labels are called in messages.
-        instead: what to do where they are not integers, for the message.
+        instead: what to do if they are not integers, for the message.
 
     Raises:
         TypeError: for anything but a tensor of integers.

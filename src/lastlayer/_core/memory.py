@@ -1,4 +1,4 @@
-"""How much memory can still be taken."""
+"""How much memory is free. Tests: tests/_core/test_memory.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def free_memory(device: torch.device | str = "cpu") -> int:
-    """Free bytes of a GPU; else those that the system calls available, or fewer where a container has a lower limit."""
+    """Free bytes of a GPU, or of the system's memory, or fewer if a container has a lower limit."""
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:

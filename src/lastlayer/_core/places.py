@@ -1,4 +1,4 @@
-"""Where files of the user lie: the data sets, and images that were decoded once."""
+"""Where files of the user lie: the data sets, and images that were decoded once. Tests: tests/_core/test_places.py."""
 
 from __future__ import annotations
 

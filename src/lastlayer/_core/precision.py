@@ -1,4 +1,7 @@
-"""In which precision numbers are computed: half precision widens to float32, and float32 products keep all digits."""
+"""In which precision we compute: half precision becomes float32, and products of float32 keep all their digits.
+
+Tests: tests/_core/test_precision.py.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ def without_tf32() -> Iterator[None]:
 
 
 class _ClampedUpcast(torch.autograd.Function):
-    """float16 to float32; the gradient comes back within float16's finite range."""
+    """float16 to float32. The gradient is clamped to the finite range of float16."""
 
     generate_vmap_rule = True
 

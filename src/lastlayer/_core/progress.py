@@ -1,4 +1,4 @@
-"""Progress bars, for loops that take longer than one would wait in silence.
+"""Progress bars, for loops that may take long.
 
 Rich is imported when a bar is made. Tests: tests/_core/test_progress.py.
 """
@@ -49,13 +49,15 @@ def bars(*more: ProgressColumn, whole: bool = True, drawn: bool = True, refresh:
 
 
 def shown(items: Iterable[T], what: str, total: int, done: int = 0) -> Iterator[T]:
-    """Pass items on. After two seconds a bar appears, if standard error is a terminal; worker processes show none.
+    """Pass items on, and after two seconds show a bar on stderr.
+
+    There is no bar if stderr is not a terminal, or in a worker process.
 
     Args:
-        items: `total - done` of them.
-        what: is being done, for the bar.
-        total: how many there are in all.
-        done: how many were done before.
+        items: there are `total - done` of them.
+        what: what is being done, as a label of the bar.
+        total: how many items there are in all.
+        done: how many of them were done before.
     """
     bar = bars()
     task = bar.add_task(what, total=total, completed=done)
@@ -69,5 +71,5 @@ def shown(items: Iterable[T], what: str, total: int, done: int = 0) -> Iterator[
                 bar.start()
                 begin = math.inf
     finally:
-        if bar.live.is_started:  # stopping a bar that never was prints an empty line
+        if bar.live.is_started:  # stopping a bar that was never shown prints an empty line
             bar.stop()

@@ -1,7 +1,9 @@
-"""Sums and extremes over the ranks of a process group, with gradients that DDP's averaging brings out right.
+"""Sums and extremes over the ranks of a process group, with gradients that are right after DDP has averaged them.
 
 Every rank computes the same global loss. The backward of a sum over R ranks is the sum of R equal gradients, so each
-rank holds R times its part, and DDP's mean over ranks is then the gradient of one process that holds the whole batch.
+rank holds R times its part. DDP takes the mean over ranks, which is the gradient of one process with the whole batch.
+
+Tests: tests/_core/test_ranks.py, and tests/distributed with several processes.
 """
 
 from __future__ import annotations
@@ -29,16 +31,16 @@ class _SumOverRanks(torch.autograd.Function):
 
 
 def sum_over_ranks(local: Tensor, group: Group) -> Tensor:
-    """The sum of a tensor over the group; the tensor itself without one."""
+    """The sum of a tensor over the group; without a group, the tensor itself."""
     if group is None:
         return local
     return _SumOverRanks.apply(local, group)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def max_over_ranks(values: Tensor, group: Group) -> Tensor:
-    """The largest of all values on all ranks; entries that tie share its gradient equally, as in `torch.amax`.
+    """The largest of all values on all ranks. Equal entries share its gradient equally, as in `torch.amax`.
 
-    A rank without values takes part with -inf.
+    A rank without values counts as -inf.
     """
     flat = values.flatten()
     if group is None:

@@ -1,4 +1,7 @@
-"""One registry for everything that has a name: losses, heads, models, data sets; and parts of the user's own."""
+"""One registry for everything that has a name: losses, heads, models, data sets; and parts of the user's own.
+
+Tests: tests/_core/test_registry.py.
+"""
 
 from __future__ import annotations
 

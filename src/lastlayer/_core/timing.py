@@ -1,4 +1,7 @@
-"""The time and the memory that a step takes, for `lastlayer bench` and `benchmarks/`."""
+"""The time and the memory that a step takes, for `lastlayer bench` and `benchmarks/`.
+
+Tests: tests/_core/test_timing.py.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ Step = Callable[[], None]
 class Stopwatch:
     """Which clock times a step on a CPU, and how the turns are summarised.
 
-    `time.process_time` counts seconds of work, which other programs on the machine do not change; `time.perf_counter`
-    counts the seconds that a user waits, with threads running side by side.
+    `time.process_time` counts seconds of work, which other programs on the machine do not change. `time.perf_counter`
+    counts the seconds that a user waits while threads run side by side.
     """
 
     clock: Callable[[], float] = time.process_time
@@ -41,7 +44,7 @@ def training_step(loss: Callable[..., Tensor], leaves: list[Tensor]) -> Step:
 
 @dataclass(frozen=True)
 class Both:
-    """Time and peak memory of a step and of its peer; NaN for one that runs out of memory or is not there."""
+    """Time and peak memory of a step and of its peer; NaN if one runs out of memory or is missing."""
 
     seconds: float
     peer_seconds: float
@@ -50,9 +53,9 @@ class Both:
 
 
 def measure_both(step: Step, peer: Step | None, device: str, budget: float, *, watch: Stopwatch = WORK) -> Both:
-    """Time, as `seconds_of_both`, and peak memory of a step and its peer."""
+    """Time (as `seconds_of_both`) and peak memory of a step and its peer."""
     held, peer_held = (math.nan if one is None else _peak_or_nan(one, device) for one in (step, peer))
-    # Where one does not fit in memory the other is still timed.
+    # If one does not fit in memory, the other is still timed.
     ours = _nothing if math.isnan(held) else step
     theirs = _nothing if peer is None or math.isnan(peer_held) else peer
     seconds, peer_seconds = seconds_of_both(ours, theirs, device, budget, watch=watch)
@@ -76,7 +79,7 @@ def _peak_or_nan(step: Step, device: str) -> float:
 def seconds_of_both(
     step: Step, peer: Step, device: str, budget: float, *, watch: Stopwatch = WORK
 ) -> tuple[float, float]:
-    """Seconds of each step. On a GPU a turn is as many steps as take about 20 ms, so that the host can run ahead."""
+    """Seconds of each step. On a GPU one turn has as many steps as take about 20 ms, so that the host can run ahead."""
     steps = (_steps_a_turn(step), _steps_a_turn(peer)) if device == "cuda" else (1, 1)
     return time_in_turn(step, peer, device, budget, turns=(3, 200), steps=steps, watch=watch)
 
@@ -95,10 +98,10 @@ def time_in_turn(
     steps: tuple[int, int] = (1, 1),
     watch: Stopwatch = WORK,
 ) -> tuple[float, float]:
-    """Seconds of each step, the median over turns by default; in turn, so that a machine that slows down slows both.
+    """Seconds of each step, by default the median over turns.
 
-    Turns go on for the budget's seconds, and are at least and at most as many as `turns` says; `steps` is how many
-    steps of each are one turn.
+    The two take turns, so that a machine that slows down slows both. Turns go on for `budget` seconds, and there are at
+    least turns[0] and at most turns[1] of them. One turn has steps[0] steps of the first and steps[1] of the second.
     """
 
     def timed(step: Step, steps: int) -> float:
@@ -134,22 +137,24 @@ def cuda_seconds(step: Step, steps: int) -> float:
 
 
 def replay_seconds(step: Step) -> float:
-    """Seconds of a step as a captured CUDA graph: what the GPU takes without waiting for the host; NaN if it cannot."""
+    """Seconds of a step as a captured CUDA graph, without waiting for the host; NaN if it cannot be captured."""
     graph = torch.cuda.CUDAGraph()
     try:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(side):
             for _ in range(3):
                 step()
-            # A failed capture never gives its memory back, and up to torch 2.12 no cache can be emptied after it: a
-            # step that waits for the device cannot be captured and must fail here already.
+            # A step that waits for the device cannot be captured. It must fail here, because a failed capture never
+            # gives its memory back, and up to torch 2.12 no cache can be emptied after it.
             torch.cuda.set_sync_debug_mode("error")
             step()
-        with torch.cuda.graph(graph):  # first waits, and frees what other streams hold: a capture cannot
+        with torch.cuda.graph(
+            graph
+        ):  # this waits first, and frees what other streams hold: inside a capture that is not possible
             step()
         steps = _steps_a_turn(graph.replay)
         return statistics.median(cuda_seconds(graph.replay, steps) for _ in range(5))
-    except (RuntimeError, NotImplementedError):  # a step that reads a value back, or has no memory left
+    except (RuntimeError, NotImplementedError):  # the step reads a value back, or has no memory left
         torch.cuda.synchronize()
         return math.nan
     finally:
@@ -159,7 +164,7 @@ def replay_seconds(step: Step) -> float:
 
 
 def peak_memory(step: Step, device: str) -> int:
-    """Most bytes held at once during a step, beyond what was held before it; the step runs once before that."""
+    """Most bytes held at once during a step, beyond those held before it. The step runs once before we measure."""
     step()
     if device == "cuda":
         torch.cuda.synchronize()
@@ -168,7 +173,7 @@ def peak_memory(step: Step, device: str) -> int:
         step()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would print two lines a measurement
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would print two lines per measurement
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         step()
     assert profile.profiler is not None

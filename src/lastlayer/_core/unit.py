@@ -1,4 +1,7 @@
-"""Rows divided by a power of their norm: what soft logit normalization and the normalized head stand on."""
+"""Rows divided by a power of their norm, for soft logit normalization and the normalized head.
+
+Tests: tests/_core/test_unit.py.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ from lastlayer._core.precision import upcast
 def soft_normalize(x: Tensor, gamma: float = 1.0, tau: Tensor | float = 1.0, dim: int = -1) -> Tensor:
     """x / (tau ||x||^gamma) along an axis, without an epsilon; exactly zero rows give 0 with gradient 0.
 
-    The row is first divided by its largest entry m, so that no square overflows or vanishes. The result,
-    (x/m) ||x/m||^-gamma m^(1-gamma) / tau, does not depend on m, so no gradient flows through it.
+    We first divide the row by its largest entry m, so that no square overflows or vanishes. The result,
+    (x/m) ||x/m||^-gamma m^(1-gamma) / tau, does not depend on m, so no gradient flows through m.
 
-    Half precision is computed and returned in float32; a float16 gradient too large for the format is clamped to its
-    largest finite value.
+    Half precision is computed and returned in float32. A gradient too large for float16 is clamped to its largest
+    finite value.
     """
     x = upcast(x)
     largest = x.detach().abs().amax(dim, keepdim=True)
     nonzero = largest > 0
-    # Below the smallest normal number the division itself would overflow; scaled by that number, squares still fit.
+    # A division by less than the smallest normal number would overflow; scaled by that number, squares still fit.
     largest = largest.clamp(min=torch.finfo(x.dtype).tiny)
     scaled = x / largest
     norm = torch.where(nonzero, torch.linalg.vector_norm(scaled, dim=dim, keepdim=True), 1.0)
