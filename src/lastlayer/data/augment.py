@@ -1,7 +1,8 @@
 """Augmentation of whole batches on the device.
 
-Every function works on the batch at once, draws from the generator it is given (on the device of the images), and
-neither reads a value back nor lets a shape depend on one, so that it can be captured in a CUDA graph.
+Every function works on the whole batch and draws from the generator that it is given, on the device of the images. None
+reads a value back or has a shape that depends on one, so that all can be captured in a CUDA graph.
+Tests: tests/data/test_augment.py.
 """
 
 import math
@@ -20,7 +21,7 @@ def normalize(
 
     Args:
         x: images (N, C, H, W) or features (N, d), any type; tokens, int32, are returned as they are.
-        mean, std: (C,) or (d,); None for both leaves out the second step.
+        mean, std: (C,) or (d,); if both are None, x is only divided by the scale.
         scale: the value of full intensity.
         dtype: of the result.
 
@@ -34,7 +35,7 @@ def normalize(
     if mean is None or std is None:
         return x if scale == 1.0 else x / scale
     shape = (-1, 1, 1) if x.ndim == 4 else (-1,)
-    # one multiplication and one addition a value, the constants made on the few channels
+    # one multiplication and one addition per value; the constants are computed per channel
     factor = (1.0 / (scale * std)).to(dtype).view(shape)
     return x * factor - (mean / std).to(dtype).view(shape)
 
@@ -68,7 +69,7 @@ class Normalize(nn.Module):
 
 
 def pad_crop(x: Tensor, padding: int, generator: torch.Generator | None = None) -> Tensor:
-    """Pad with zeros on all sides and cut a window of the old size out of each image at random.
+    """Pad each image with zeros on all sides, and cut a window of the old size out of it at random.
 
     Args:
         x: images (N, C, H, W), any type.
@@ -113,7 +114,7 @@ def horizontal_flip(x: Tensor, p: float = 0.5, generator: torch.Generator | None
 def rotate(x: Tensor, degrees: float, generator: torch.Generator | None = None) -> Tensor:
     """Turn each image about its centre by an angle uniform in [-degrees, degrees]; zeros fill the corners.
 
-    Bilinear interpolation; bytes are rounded back to bytes.
+    The interpolation is bilinear. Bytes are rounded back to bytes.
 
     Args:
         x: images (N, C, H, W).
@@ -128,7 +129,7 @@ def rotate(x: Tensor, degrees: float, generator: torch.Generator | None = None) 
     n, _, height, width = x.shape
     angle = (2 * torch.rand(n, generator=generator, device=x.device) - 1) * math.radians(degrees)
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
-    # grid coordinates run from -1 to 1 on both axes, so a turn in pixels carries the sides' ratio
+    # grid coordinates run from -1 to 1 on both axes, so a turn in pixels needs the ratio of the sides
     ratio = height / width
     theta = torch.stack(
         (torch.stack((cos, -sin * ratio, zero), 1), torch.stack((sin / ratio, cos, zero), 1)), 1
@@ -140,13 +141,13 @@ def rotate(x: Tensor, degrees: float, generator: torch.Generator | None = None) 
 
 
 def _beta(alpha: float, device: torch.device, generator: torch.Generator | None) -> Tensor:
-    """A draw of Beta(alpha, alpha) as a scalar tensor; in float64, where a small alpha does not underflow to 0/0."""
+    """A draw of Beta(alpha, alpha) as a scalar tensor. In float32 a small alpha would underflow to 0/0."""
     concentration = torch.full((2,), alpha, dtype=torch.float64, device=device)
     return torch._sample_dirichlet(concentration, generator=generator)[0].float()
 
 
 def _permutation(x: Tensor, generator: torch.Generator | None) -> Tensor:
-    """A random order of the batch, by sorting random keys: unlike randperm, sure to be capturable."""
+    """A random order of the batch, by sorting random keys: a CUDA graph can always capture that, unlike randperm."""
     return torch.rand(len(x), generator=generator, device=x.device).argsort(stable=True)
 
 
@@ -167,7 +168,7 @@ def mixup(
     Raises:
         TypeError: x holds bytes; normalise first.
 
-    Reference: Zhang et al. 2018.
+    Paper: Zhang et al. 2018.
 
     Example:
         >>> x, (a, b, lam) = mixup(torch.eye(3), torch.arange(3), generator=torch.Generator().manual_seed(0))
@@ -186,8 +187,8 @@ def cutmix(
 ) -> tuple[Tensor, Mixed]:
     """Replace a box of each image by the same box of another of the batch.
 
-    The box has the sides' shares sqrt(1 - lam) with lam ~ Beta(alpha, alpha), its centre is uniform, and it is cut off
-    at the border; the lam returned is the share of pixels that stayed.
+    Each side of the box is sqrt(1 - lam) times that of the image, with lam ~ Beta(alpha, alpha). The centre is uniform,
+    and the box ends at the border. The lam that is returned is the share of pixels that stayed.
 
     Args:
         x: images (N, C, H, W), any type.
@@ -198,7 +199,7 @@ def cutmix(
     Returns:
         The images and (y_a, y_b, lam), as `mixup`.
 
-    Reference: Yun et al. 2019.
+    Paper: Yun et al. 2019.
 
     Example:
         >>> x, (a, b, lam) = cutmix(torch.zeros(4, 1, 8, 8), torch.arange(4))
@@ -235,13 +236,13 @@ def mix(
 ) -> tuple[Tensor, Mixed]:
     """Mixup or cutmix, for a share of the batches.
 
-    With probability `probability` a batch is mixed; if both alphas are positive, mixup and cutmix are equally likely.
-    An unmixed batch has lam = 1. Paper 003 uses 0.8, 1.0 and 0.8.
+    A batch is mixed with probability `probability`. If both alphas are positive, mixup and cutmix are equally likely.
+    A batch that is not mixed has lam = 1. Paper 003 uses 0.8, 1.0 and 0.8.
 
     Args:
         x: floating-point images (N, C, H, W).
         target: labels (N,).
-        mixup_alpha, cutmix_alpha: shapes of the Beta distributions; 0 leaves the method out.
+        mixup_alpha, cutmix_alpha: shapes of the Beta distributions; with 0 the method is not used.
         probability: share of batches that are mixed.
         generator: source of randomness, on the device of x.
 
@@ -283,7 +284,7 @@ def augment(
     degrees: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Crop, flip and rotate a batch, in this order; what is 0 is left out and draws nothing.
+    """Crop, flip and rotate a batch, in this order. A step whose number is 0 is skipped and draws nothing.
 
     Args:
         x: images (N, C, H, W); bytes stay bytes.

@@ -1,4 +1,7 @@
-"""What a data set is: two splits of tensors and a description of where they come from."""
+"""What a data set is: splits of tensors, and a description of where they come from.
+
+Tests: tests/data/test_dataset.py.
+"""
 
 import hashlib
 import math
@@ -18,7 +21,7 @@ class Split:
 
     Attributes:
         inputs: images uint8 or float (N, C, H, W), features float (N, d), or tokens int32 (N, 2, L) as `tokenise`
-            makes them; `MappedImages` where images do not fit in memory.
+            makes them; `MappedImages` if the images do not fit in memory.
         target: labels int64 (N,).
     """
 
@@ -63,28 +66,28 @@ class Split:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """A labelled data set in memory, with what is known of its origin.
+    """A labelled data set, with what is known of its origin.
 
-    Pixels stay as stored; `scale`, `mean` and `std` say how to normalise them: (x / scale - mean) / std, channel by
-    channel for images and entry by entry for features (see `lastlayer.data.Normalize`).
+    Pixels stay as stored. `scale`, `mean` and `std` say how to normalise them: (x / scale - mean) / std, per channel
+    for images and per entry for features (see `lastlayer.data.Normalize`).
 
     Attributes:
         name: the name it was loaded by.
         train: training samples; every class has at least one.
         test: test samples.
-        class_names: one name a class, in label order.
+        class_names: one name per class, in label order.
         scale: the value of full intensity (255 for 8-bit images, 1 for features).
-        mean: mean of inputs / scale over the training samples; None leaves inputs as they are.
+        mean: mean of inputs / scale over the training samples; with None, inputs are left as they are.
         std: standard deviation likewise, 1 where it would be 0.
         validation: samples held out of `train`, if any (`hold_out`).
-        unknown: test samples of classes that `train` does not have (`open_set`); their labels are those of the set
-            they came from.
-        checksums: SHA-256 by source file, or of the tensors where there is no file.
+        unknown: test samples of classes that `train` does not have (`open_set`), with the labels of the set they came
+            from.
+        checksums: SHA-256 by source file, or of the tensors if there is no file.
         source: where the data comes from.
         licence: terms of use.
         citation: what to cite.
         notes: every choice made on the way (splits, subsets), in order, for people to read.
-        imbalance: size of the largest training class over that of the smallest, where `long_tail` made it so.
+        imbalance: what `long_tail` was given, if it thinned the training set.
     """
 
     name: str
@@ -163,7 +166,7 @@ class Dataset:
 
     @property
     def train_counts(self) -> Tensor:
-        """Training samples by class, int64 (K,)."""
+        """Number of training samples per class, int64 (K,)."""
         return self.train.target.bincount(minlength=self.num_classes)
 
     def replace(self, note: str | None = None, **changes: Any) -> "Dataset":
@@ -177,15 +180,15 @@ class Dataset:
         return replace(self, **moved)
 
     def with_statistics(self) -> "Dataset":
-        """A copy whose `mean` and `std` are those of its training samples (by channel, or by entry of a feature)."""
+        """A copy whose `mean` and `std` are those of its training samples, per channel or per entry of a feature."""
         mean, std = statistics(self.train.inputs, self.scale)
         return replace(self, mean=mean, std=std)
 
 
 def statistics(inputs: Tensor | MappedImages, scale: float = 1.0) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and (biased) standard deviation of inputs / scale, by channel for images, by entry for features.
+    """Mean and (biased) standard deviation of inputs / scale, per channel of images, per entry of features.
 
-    A standard deviation of zero is returned as 1, so that a constant channel stays constant.
+    Instead of a standard deviation of 0 we return 1, so that a constant channel stays constant.
 
     Args:
         inputs: images (N, C, H, W) or features (N, d).
@@ -198,7 +201,7 @@ def statistics(inputs: Tensor | MappedImages, scale: float = 1.0) -> tuple[tuple
     if isinstance(inputs, MappedImages):
         pairs = [_moments(*sums, inputs.nbytes // inputs.shape[1], scale) for sums in inputs.channel_sums()]
     elif inputs.dtype == torch.uint8:
-        # without a wider copy of the whole data set: count how often each value occurs
+        # We count how often each value occurs, because a wider copy of the whole data set would be too large.
         values = torch.arange(256)
         pairs = []
         for channel in range(inputs.shape[1]):
@@ -214,7 +217,7 @@ def statistics(inputs: Tensor | MappedImages, scale: float = 1.0) -> tuple[tuple
 
 
 def _moments(total: int, squares: int, count: int, scale: float) -> tuple[float, float]:
-    """Mean and deviation of integers / scale by their sums, which are exact: nothing cancels but integers."""
+    """Mean and deviation of integers / scale from their sums. The sums are exact, so that no digits cancel."""
     return total / count / scale, math.sqrt(count * squares - total**2) / count / scale
 
 
@@ -229,7 +232,7 @@ def tensor_checksum(*tensors: Tensor) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TextSplit:
-    """Texts and their labels: `pairs` holds the second text of each sample in sentence-pair tasks."""
+    """Texts and their labels; `pairs` holds the second text of each sample if a sample is a pair."""
 
     texts: tuple[str, ...]
     target: Tensor
@@ -244,7 +247,7 @@ class TextSplit:
 
 @dataclass(frozen=True, eq=False)
 class TextDataset:
-    """A labelled text data set; tokens are made elsewhere. Fields as in `Dataset`; `test` is GLUE's dev set."""
+    """A labelled data set of texts; `tokenise` makes numbers of them. The fields are those of `Dataset`."""
 
     name: str
     train: TextSplit

@@ -101,16 +101,17 @@ def download(
 ) -> Path:
     """Fetch a file over HTTP, continuing an earlier attempt.
 
-    Bytes go to `dest` + ".part"; a later call asks the server for the rest only. When all bytes are there the
-    checksum is verified and the file renamed, so `dest` is complete or absent.
+    Bytes go to `dest` + ".part". A later call asks the server only for the rest. When all bytes are there, the
+    checksum is verified and the file renamed, so that `dest` is complete or absent.
 
     Args:
         url: http or https address.
         dest: file to write.
-        sha256, md5: expected checksum; if a continued file does not match, it is fetched once more from the start.
+        sha256, md5: expected checksum. If a continued file does not match, it is fetched once more from the start.
         progress: called with (file name, bytes so far, bytes in all or None).
-        retries: further attempts after a failed one, each continuing the last; a client error (404) is final.
-        timeout: seconds without an answer after which an attempt fails.
+        retries: how many attempts may follow a failed one, each continuing the last. After a client error (404) none
+            follows.
+        timeout: an attempt fails after this many seconds without an answer.
 
     Returns:
         `dest`.
@@ -139,7 +140,7 @@ def download(
     for algorithm, expected in (("sha256", sha256), ("md5", md5)):
         if expected is not None and (found := file_digest(part, algorithm)) != expected:
             part.unlink()
-            if continued:  # the earlier part may have been of another file
+            if continued:  # the earlier part may belong to another file
                 return download(url, dest, sha256=sha256, md5=md5, progress=progress, retries=retries, timeout=timeout)
             raise CorruptFileError(f"{url}: {algorithm} expected {expected}, found {found}; the file was not kept")
     os.replace(part, dest)
@@ -153,7 +154,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _continue(url: str, part: Path, name: str, progress: Progress | None, timeout: float) -> None:
-    """One attempt: ask for what is missing, append it, and fail unless the promised length was reached."""
+    """One attempt: ask for the missing bytes, append them, and fail unless the promised length is reached."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -167,7 +168,7 @@ def _continue(url: str, part: Path, name: str, progress: Progress | None, timeou
         raise
     with response:
         resumed = response.status == 206
-        have = have if resumed else 0  # a server without ranges sends everything again
+        have = have if resumed else 0  # a server without ranges sends all bytes again
         length = response.headers.get("Content-Length")
         total = have + int(length) if length is not None else None
         with part.open("ab" if resumed else "wb") as file:
@@ -183,10 +184,10 @@ def _continue(url: str, part: Path, name: str, progress: Progress | None, timeou
 
 
 def fetch(remote: Remote, root: Path, *, progress: Progress | None = None) -> Path:
-    """Fetch a file, and unpack it where it is an archive, into `root`, unless it is there already.
+    """Fetch a file into `root`, and unpack it if it is an archive. If it is there already, do nothing.
 
     Raises:
-        DownloadError: no address gave the file; what each answered is named.
+        DownloadError: no address gave the file. The message says what each answered.
     """
     target = root / (remote.unpacks_to or remote.path)
     if target.exists():
@@ -210,7 +211,7 @@ def fetch(remote: Remote, root: Path, *, progress: Progress | None = None) -> Pa
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a .zip or .tar.gz into a folder, all or nothing; members that point outside it are refused.
+    """Unpack a .zip or .tar.gz into a folder, all of it or nothing. Members that point outside it are refused.
 
     Raises:
         CorruptFileError: the archive is damaged.

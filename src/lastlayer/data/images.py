@@ -25,7 +25,7 @@ def pillow() -> Any:
     """Pillow's Image module.
 
     Raises:
-        ImportError: Pillow is not installed; the message names the extra.
+        ImportError: Pillow is not installed. The message names the extra.
     """
     try:
         from PIL import Image
@@ -37,7 +37,7 @@ def pillow() -> Any:
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file's name says it is an image; hidden files are not."""
+    """Whether a file is an image by its name; hidden files are not."""
     return path.suffix.lower() in ENDINGS and not path.name.startswith(".")
 
 
@@ -46,8 +46,8 @@ def decode(path: Path, size: int | None, colour: bool) -> tuple[Tensor, bytes]:
 
     Args:
         path: the file.
-        size: side of the square to return: the shorter side is scaled to it and the middle cut out; None keeps the
-            image as it is.
+        size: side of the square to return. The shorter side is scaled to it and the middle is cut out. With None the
+            image stays as it is.
         colour: three channels (True) or one (False).
 
     Returns:
@@ -77,7 +77,7 @@ def decode(path: Path, size: int | None, colour: bool) -> tuple[Tensor, bytes]:
 
 
 def _undecodable(path: Path, error: Exception) -> CorruptFileError:
-    """Pillow tells a file whose kind it does not know by an address in memory, or by the path a second time."""
+    """An error of our own words: if Pillow does not know the format, its words hold an address or the path again."""
     if isinstance(error, OSError) and error.strerror is not None:  # of the system: a link to nothing, no permission
         return CorruptFileError(f"{path} cannot be decoded as an image: {error.strerror}")
     if not path.stat().st_size:
@@ -87,7 +87,7 @@ def _undecodable(path: Path, error: Exception) -> CorruptFileError:
 
 
 def _in_eight_bits(image: Any, image_module: Any) -> Any:
-    """An image of 16 bits by its upper eight: Pillow itself would cut every value at 255."""
+    """The upper eight bits of an image with 16: Pillow itself would cut every value at 255."""
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers, whose range is not known: save it with 8 or 16 bits")
     if image.mode not in _DEEP_MODES:
@@ -99,12 +99,12 @@ def _in_eight_bits(image: Any, image_module: Any) -> Any:
 
 
 def decoders() -> ThreadPoolExecutor:
-    """Threads to decode in: decoders let go of Python's lock."""
+    """Threads in which to decode: while Pillow decodes, other threads can run."""
     return ThreadPoolExecutor(min(8, os.cpu_count() or 1))
 
 
 def any_colour(paths: Sequence[Path], pool: ThreadPoolExecutor) -> bool:
-    """Whether any file has colour; only the heads of the files are read."""
+    """Whether any image has colour. Only the first bytes of each file are read."""
     image_module = pillow()
 
     def has_colour(path: Path) -> bool:
@@ -120,14 +120,14 @@ def any_colour(paths: Sequence[Path], pool: ThreadPoolExecutor) -> bool:
 def decode_all(paths: Sequence[Path], size: int | None, colour: bool | None = None) -> tuple[Tensor, str]:
     """Decode many files into one tensor, in order.
 
-    With `colour=None` all become colour if any file has it.
+    With `colour=None` all get three channels if any file has colour.
 
     Returns:
         uint8 (N, C, H, W), and one SHA-256 over those of the files, in order.
 
     Raises:
-        CorruptFileError: a file cannot be decoded; the first is named.
-        ValueError: sizes differ and `size` is None; two files are named.
+        CorruptFileError: a file cannot be decoded. The message names the first one.
+        ValueError: sizes differ and `size` is None. The message names two files.
     """
     combined = hashlib.sha256()
     with decoders() as pool:
@@ -143,7 +143,7 @@ def decode_all(paths: Sequence[Path], size: int | None, colour: bool | None = No
 
 
 def refuse_other_size(first: Path, shape: tuple[int, ...], path: Path, image: Tensor) -> None:
-    """ValueError unless an image has the shape (C, H, W) of the first; both files are named."""
+    """ValueError, with the names of both files, unless an image has the shape (C, H, W) of the first."""
     if tuple(image.shape) != shape:
         raise ValueError(
             f"images differ in size: {first} is {shape[2]}x{shape[1]}, {path} is {image.shape[2]}x{image.shape[1]} "
@@ -152,7 +152,7 @@ def refuse_other_size(first: Path, shape: tuple[int, ...], path: Path, image: Te
 
 
 def stored_bytes(paths: Sequence[Path], size: int | None) -> int:
-    """What the decoded images would take at most, by the head of the first file where no size is given."""
+    """Most bytes that the decoded images can take. Without a size, all are taken to be as large as the first."""
     if not paths:
         return 0
     if size is not None:

@@ -18,7 +18,7 @@ def _generator(seed: int) -> torch.Generator:
 
 
 def _shuffled_by_class(target: Tensor, generator: torch.Generator) -> list[Tensor]:
-    """For each label from 0 to the highest, present or not, the indices of its samples in random order."""
+    """For each label from 0 to the highest, the indices of its samples in random order; some may have none."""
     order = torch.randperm(len(target), generator=generator)
     by_class = order[target[order].argsort(stable=True)]
     return list(torch.split(by_class, target.bincount().tolist()))
@@ -27,8 +27,8 @@ def _shuffled_by_class(target: Tensor, generator: torch.Generator) -> list[Tenso
 def stratified(target: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Split indices at random so that every class gives the same share.
 
-    Of a class with n samples round(fraction n) are held, at least one and at most n - 1; a class with a single sample
-    gives none.
+    Of a class with n samples we hold round(fraction n), but at least one and at most n - 1. A class with a single
+    sample gives none.
 
     Args:
         target: labels (N,).
@@ -57,7 +57,7 @@ def stratified(target: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, 
 
 
 def random_test_set(whole: Split, fraction: float, seed: int) -> tuple[Split, Split, str]:
-    """Training and test samples of a set that comes without a test set, by `stratified`, and the note that says so."""
+    """Training and test samples of a set without a test set, by `stratified`, and a note that says so."""
     kept, held = stratified(whole.target, fraction, seed)
     return whole.select(kept), whole.select(held), f"test set: {fraction:g} of each class at random, seed {seed}"
 
@@ -111,7 +111,7 @@ def subset(
         seed: None takes the first samples; an integer draws them at random.
 
     Raises:
-        ValueError: more classes or samples are asked for than there are, or a class would be left without any.
+        ValueError: there are fewer classes or samples than asked for, or a class would be left without any.
 
     Example:
         >>> from lastlayer import data
@@ -165,7 +165,7 @@ def _first(dataset: Dataset, split: Split, count: int, part: str, seed: int | No
 
 
 def _check_kept(dataset: Dataset, kept: Split) -> None:
-    if kept.target.device.type != "cpu":  # looking at labels would stall the device
+    if kept.target.device.type != "cpu":  # reading labels would stall the device
         return
     empty = (kept.target.bincount(minlength=dataset.num_classes) == 0).nonzero().flatten().tolist()
     if empty:
@@ -176,7 +176,7 @@ def _check_kept(dataset: Dataset, kept: Split) -> None:
 
 
 def _per_class(target: Tensor, counts: Sequence[int], seed: int | None) -> Tensor:
-    """Indices, in increasing order, of counts[k] samples of each class k: the first, or random ones."""
+    """Indices, in increasing order, of counts[k] samples of each class k: the first ones, or random ones."""
     if seed is None:
         by_class = list(torch.split(target.argsort(stable=True), target.bincount().tolist()))
     else:
@@ -185,7 +185,7 @@ def _per_class(target: Tensor, counts: Sequence[int], seed: int | None) -> Tenso
 
 
 def long_tail(dataset: Dataset, imbalance: float, seed: int = 0, *, n_max: int | None = None) -> Dataset:
-    """Thin the training set to an exponential profile over the classes, in label order.
+    """Thin the training set so that the sizes of the classes fall exponentially, in label order.
 
     Class k keeps n_k = int(n_max imbalance^(-k / (K - 1))) samples chosen at random; the test set stays balanced.
 
@@ -198,7 +198,7 @@ def long_tail(dataset: Dataset, imbalance: float, seed: int = 0, *, n_max: int |
     Raises:
         ValueError: imbalance below 1, a class too small for its share, or one that would keep no sample.
 
-    Reference: Cao et al. 2019 (LDAM); the paper on normalized spaces, table 2.
+    Paper: Cao et al. 2019 (LDAM); the paper on normalized spaces, table 2.
 
     Example:
         >>> from lastlayer import data
@@ -231,16 +231,16 @@ def open_set(
     unknown_from: Dataset | None = None,
     unknown_classes: Sequence[int] | None = None,
 ) -> Dataset:
-    """Hide some classes: known ones are trained and tested on, unknown ones are met at test time only.
+    """Hide some classes: a model trains and is tested on the known ones, and meets the unknown ones only in the test.
 
-    The known classes are relabelled 0, 1, ... in the order they are given. Which they are comes from one of: `split`,
-    the published lists of the ARPL protocol (0 to 4; mnist, svhn, cifar10 and tiny-imagenet, and cifar10 with
-    `unknown_from=` CIFAR-100 for CIFAR+50); `known_classes`; otherwise all but `unknown` classes drawn by `seed`,
-    which is our draw and no published split.
+    The known classes are relabelled 0, 1, ... in the order in which they are given. Say which they are in one of three
+    ways. `split` is the number (0 to 4) of a published list of the ARPL protocol, which has lists for mnist, svhn,
+    cifar10, tiny-imagenet, and cifar10 with `unknown_from=` CIFAR-100 (CIFAR+50). `known_classes` names them. Otherwise
+    they are all but `unknown` classes drawn by `seed`, which is our draw and no published split.
 
     Args:
         dataset: the data set that gives the known classes.
-        unknown: how many classes to hide; with `unknown_from` None means none, all classes are known.
+        unknown: how many classes to hide; with `unknown_from`, None means that all classes are known.
         seed: of the draw.
         known_classes: labels of the known classes.
         split: number of an ARPL split.
@@ -253,7 +253,7 @@ def open_set(
     Raises:
         ValueError: no or contradictory choices, labels out of range, shapes that differ.
 
-    Reference: Chen et al. 2021 (ARPL); the paper on normalized spaces, tables 3 and 10.
+    Paper: Chen et al. 2021 (ARPL); the paper on normalized spaces, tables 3 and 10.
 
     Example:
         >>> from lastlayer import data

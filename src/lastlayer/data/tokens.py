@@ -15,38 +15,30 @@ DEFAULT_LENGTH = 128
 
 
 def tokenise(dataset: TextDataset, tokenizer: Any, length: int = DEFAULT_LENGTH) -> Dataset:
-    """Texts, or pairs of them, as token numbers and segments (N, 2, length), int32.
+    """Turn texts, or pairs of them, into token numbers and segments (N, 2, length), int32.
 
-    Row 0 of a sample holds the numbers of its tokens, row 1 which of the two texts a token belongs to (0 or 1), and -1
-    where the sample is padded. Longer samples are cut, the longer text of a pair first.
+    Row 0 of a sample holds the numbers of its tokens. Row 1 holds, for each token, which of the two texts it belongs to
+    (0 or 1), and -1 if it is padding. Longer samples are cut, the longer text of a pair first.
 
     Args:
         dataset: texts.
-        tokenizer: a callable like those of transformers: texts, pairs or None, and how to pad and cut.
+        tokenizer: a callable like those of transformers, given texts, pairs or None, and how to pad and cut.
         length: tokens of a sample.
 
     Returns:
-        A data set whose inputs stay as they are (no mean, no std).
+        A data set without mean and std: its inputs are not normalised.
     """
-    note = f"{length} tokens a sample"  # part of results: its wording stays
-    return Dataset(
-        dataset.name,
-        _split(dataset.train, tokenizer, length),
-        _split(dataset.test, tokenizer, length),
-        dataset.class_names,
-        checksums=dataset.checksums,
-        source=dataset.source,
-        licence=dataset.licence,
-        citation=dataset.citation,
-        notes=(*dataset.notes, note),
-    )
+    fields = {name: getattr(dataset, name) for name in ("class_names", "checksums", "source", "licence", "citation")}
+    notes = (*dataset.notes, f"{length} tokens a sample")  # a part of results, which keep their words
+    train, test = (_split(split, tokenizer, length) for split in (dataset.train, dataset.test))
+    return Dataset(dataset.name, train, test, notes=notes, **fields)
 
 
 def load_tokenizer(name: str, root: Path) -> Any:
-    """The tokenizer of transformers in a folder of the data root, or else of that name at the hub.
+    """The tokenizer of transformers in a folder of the data root; if there is none, that of this name at the hub.
 
     Raises:
-        ImportError: transformers is not installed; the message names the extra.
+        ImportError: transformers is not installed. The message names the extra.
     """
     try:
         import transformers

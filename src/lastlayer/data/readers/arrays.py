@@ -24,9 +24,9 @@ from lastlayer.data.splits import random_test_set
 Array = NDArray[Any] | Tensor
 INPUTS = ("features", "x")
 LABELS = ("target", "targets", "labels", "y")
-WHOLE, TRAIN, TEST = "", "_train", "_test"  # what stands behind the name
+WHOLE, TRAIN, TEST = "", "_train", "_test"  # endings of a name
 _CHANNELS = (1, 3, 4)
-_ROWS = 4096  # looked at together
+_ROWS = 4096  # checked at a time
 
 
 def arrays(
@@ -39,20 +39,20 @@ def arrays(
 ) -> Dataset:
     """Read a data set from arrays in a .npz or .safetensors file.
 
-    Bytes are images of scale 255 and truth values become 0 and 255; floats are kept, and their type with them.
-    (N, H, W, C) is told from (N, C, H, W) by where the 1, 3 or 4 channels are; the second is assumed if both fit.
-    A file with `x` and `y` alone is split at random, class by class, and a note says so.
+    Bytes are images of scale 255. Truth values become 0 and 255. Floats keep their type. The axis with 1, 3 or 4
+    entries tells (N, H, W, C) from (N, C, H, W); if both fit, it is the second. If a file has only `x` and `y`, it is
+    split at random, class by class, and a note says so.
 
     Args:
         path: the file; see the head of this module for its keys.
         test: a second file with `x` and `y`, the test set.
-        test_fraction: share of each class to test on where there is no test set.
+        test_fraction: share of each class to test on, if there is no test set.
         seed: of that split.
-        standardize: give features the mean and deviation of their training samples to be divided out; images always
-            have them.
+        standardize: whether features get a mean and deviation, those of their training samples, by which they are
+            normalised; images always get them.
 
     Raises:
-        ValueError: keys are missing (those found are listed), or shapes, types or labels do not fit.
+        ValueError: keys are missing (the message lists those found), or shapes, types or labels do not fit.
         CorruptFileError: the file is damaged or holds pickled objects.
 
     Example:
@@ -92,7 +92,7 @@ def arrays(
 
 
 def read_arrays(path: Path, wanted: Collection[str] | None = None) -> tuple[dict[str, Array], list[str]]:
-    """Read the arrays of a .npz or .safetensors file; a .safetensors file is mapped, so its rows are read as used.
+    """Read the arrays of a .npz or .safetensors file. A .safetensors file is mapped: rows are read when they are used.
 
     Args:
         path: the file.
@@ -150,7 +150,7 @@ def array_named(path: Path, found: Collection[str], names: Sequence[str], ending
         path: the file, for errors.
         found: the names in it.
         names: the names that are accepted.
-        endings: which of WHOLE, TRAIN, TEST may stand behind the name, the preferred one first.
+        endings: which of WHOLE, TRAIN, TEST the name may have, the preferred one first.
 
     Raises:
         ValueError: there is none; the message lists those found and those accepted. Or there are two.
@@ -205,7 +205,7 @@ def _split(path: Path, content: dict[str, Array], *endings: str) -> Split:
 
 
 def _check_highest(path: Path, split: Split, samples: int) -> None:
-    """Refuse a label that would make more classes than there are samples, before anything of that size is made."""
+    """Refuse a label that would make more classes than there are samples, before we allocate anything per class."""
     highest = int(split.target.max())
     if highest >= samples:
         raise ValueError(
@@ -238,7 +238,7 @@ def _name_labels(path: Path, content: dict[str, Array], more: dict[str, Array]) 
 
 
 def _check_finite(path: Path, key: str, x: Tensor) -> None:
-    """Refuse what is not finite in float32, in which everything is computed."""
+    """Refuse numbers that are not finite in float32, because we compute in float32."""
     for start in range(0, len(x), _ROWS):
         rows = (~x[start : start + _ROWS].float().flatten(1).isfinite().all(1)).nonzero()
         if len(rows):

@@ -49,15 +49,9 @@ def _split(
 ) -> Dataset:
     target = torch.from_numpy(labels.astype(np.int64))
     train, test, note = random_test_set(Split(inputs, target), test_fraction, seed)
-    return Dataset(
-        name,
-        train,
-        test,
-        class_names,
-        scale=scale,
-        checksums={"tensors": tensor_checksum(inputs, target)},
-        notes=(note,),
-    ).with_statistics()
+    checksums = {"tensors": tensor_checksum(inputs, target)}
+    dataset = Dataset(name, train, test, class_names, scale=scale, checksums=checksums, notes=(note,))
+    return dataset.with_statistics()
 
 
 def _table(name: str, file: str, test_fraction: float, seed: int) -> Dataset:
@@ -94,7 +88,7 @@ def iris(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
 def _points(
     count: int, dim: int, num_classes: int, label: Labeller, balanced: bool, generator: torch.Generator
 ) -> Split:
-    """Standard normal points with labels 0 to K-1; those with other labels, or of a full class, are left out."""
+    """Standard normal points with labels 0 to K-1. Points with other labels, or of a full class, are left out."""
     inputs: list[Tensor] = []
     targets: list[Tensor] = []
     room = torch.full((num_classes,), count)
@@ -127,8 +121,8 @@ def _dataset(name: str, train: Split, test: Split, num_classes: int, note: str) 
 def _check(num_classes: int, dim: int, train: int, test: int) -> None:
     if num_classes < 2 or dim < 1 or train < num_classes or test < 1:
         raise ValueError(
-            "synthetic data need at least two classes, one dimension, a training sample a class and a test sample; "
-            f"given num_classes={num_classes}, dim={dim}, train={train}, test={test}"
+            "synthetic data need at least two classes, one dimension, one training sample per class and one test "
+            f"sample; given num_classes={num_classes}, dim={dim}, train={train}, test={test}"
         )
 
 
@@ -142,19 +136,19 @@ def conic_hull(
     seed: int = 0,
     balanced: bool = False,
 ) -> Dataset:
-    """Standard normal points labelled by which side of ceil(log2 K) random hyperplanes through 0 they are on.
+    """Standard normal points, labelled by the side on which they lie of ceil(log2 K) random hyperplanes through 0.
 
-    The label is the sign code sum_i 2^i [<x, u_i> > 0] with u_i standard normal; codes above K - 1 are drawn again.
-    Any two classes are separated by a hyperplane. Classes are about equally frequent, not exactly.
+    The label is the sign code sum_i 2^i [<x, u_i> > 0] with u_i standard normal. Points with codes above K - 1 are
+    drawn again. A hyperplane separates any two classes. Classes are about equally frequent, not exactly.
 
     Args:
         num_classes: K.
         dim: d.
         train, test: number of samples.
         seed: of hyperplanes and points.
-        balanced: draw until all classes are equally frequent.
+        balanced: whether to draw until all classes are equally frequent.
 
-    Reference: Pan and Cao 2023, section 3 (C = 4, d = 16, 8000 points; the laws are not stated there).
+    Paper: Pan and Cao 2023, section 3 (C = 4, d = 16, 8000 points; the laws are not stated there).
 
     Example:
         >>> conic_hull(train=100, test=10).in_shape
@@ -183,10 +177,11 @@ def mlp_teacher(
     width: int = 32,
     balanced: bool = True,
 ) -> Dataset:
-    """Standard normal points labelled by the largest output of a random three-layer ReLU network.
+    """Standard normal points, labelled by the largest output of a random three-layer ReLU network.
 
-    The weights are N(0, 2 / fan-in), no biases. With `balanced` each output is first standardised over 10,000 points
-    (a raw teacher can leave a class nearly empty), then points are drawn until classes are equally frequent.
+    The weights are N(0, 2 / fan-in), and there are no biases. With `balanced` each output is first standardised over
+    10,000 points, because a raw teacher can leave a class nearly empty; then points are drawn until all classes are
+    equally frequent.
 
     Args:
         num_classes: K.
@@ -196,7 +191,7 @@ def mlp_teacher(
         width: units of the teacher's two hidden layers; keep it below the student's.
         balanced: as above; False labels with the raw outputs.
 
-    Reference: Pan and Cao 2023, section 3 (widths are not stated there).
+    Paper: Pan and Cao 2023, section 3 (widths are not stated there).
 
     Example:
         >>> mlp_teacher(train=100, test=12).train_counts.tolist()

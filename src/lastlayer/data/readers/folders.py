@@ -24,13 +24,13 @@ _CHARACTERS = {"background": "images_background", "evaluation": "images_evaluati
 
 @dataclass(frozen=True)
 class ImageFiles(torch.utils.data.Dataset[tuple[Tensor, int]]):
-    """Image files decoded one at a time, when they are asked for; a torch map-style data set.
+    """Image files that are decoded one by one, when they are asked for; a torch map-style data set.
 
     Attributes:
         paths: the files.
         target: their labels, int64 (N,).
         class_names: one name per class.
-        size: side of the square each image is scaled and cropped to.
+        size: side of the square to which each image is scaled and cropped.
     """
 
     paths: tuple[Path, ...]
@@ -46,7 +46,7 @@ class ImageFiles(torch.utils.data.Dataset[tuple[Tensor, int]]):
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
-    """Names of the folders in a folder, sorted; hidden ones are left out."""
+    """Names of the folders in a folder, sorted, without hidden ones."""
     return tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != "."))
 
 
@@ -55,8 +55,8 @@ def image_files(folder: str | Path, *, size: int | None = None, classes: Sequenc
 
     Args:
         folder: holds a folder for each class.
-        size: side of the square each image is scaled and cropped to when it is read.
-        classes: class names in label order; None takes the folders, sorted.
+        size: side of the square to which each image is scaled and cropped when it is read.
+        classes: class names in label order; with None, the folders, sorted.
 
     Raises:
         ValueError: there are no class folders, a class has no images, or a folder is no known class.
@@ -172,13 +172,13 @@ def omniglot(
     """Read `root/omniglot/images_{background,evaluation}/<alphabet>/<character>/*_<drawer>.png`.
 
     The two official parts have different characters and there is no official split within a character: here the
-    drawers with the highest numbers are for testing. The archives are verified when they are fetched.
+    drawers with the highest numbers are held for testing. The archives are verified when they are fetched.
 
     Args:
         root: the data root.
         part: which characters: 964 (background), 659 (evaluation) or all 1,623.
         test_drawers: how many of the 20 drawers to test on.
-        size: scale images to this side; None keeps 105.
+        size: scale images to this side; with None they keep 105.
     """
     if part not in ("both", *_CHARACTERS):
         raise ValueError(f'part is "both", "background" or "evaluation", not {part!r}')

@@ -33,8 +33,8 @@ def imagenet(root: Path, *, size: int = 64) -> Dataset:
 def miniimagenet(root: Path, *, size: int = 84, seed: int = 0) -> Dataset:
     """Read `root/miniimagenet/<class>/*` or `.../{train,val,test}/<class>/*`, and test on 1/6 of each class.
 
-    The few-shot parts have different classes; for classification they are taken together, and 1/6 of each class
-    (100 of 600) is drawn for testing. No checksums are known.
+    The few-shot parts have different classes. For classification we take them together, and draw 1/6 of each class
+    (100 of 600) for testing. No checksums are known.
     """
     folder = describe("miniimagenet").locate(root)
     parts = [part for name in ("train", "val", "test") if (part := subfolder(folder, (name,))) is not None]

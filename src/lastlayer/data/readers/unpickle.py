@@ -1,7 +1,7 @@
 """A pickle reader that can build plain values and numeric arrays and nothing else.
 
-numpy's own classes are never called: the few names that array pickles contain are stood in for by the small classes
-below, which record what the file says and are turned into arrays afterwards. Any other name is refused.
+numpy's own classes are never called. The small classes below take the place of the few names that pickled arrays
+contain; they record what the file says, and are turned into arrays afterwards. Any other name is refused.
 Tests: tests/data/readers/test_unpickle.py.
 """
 

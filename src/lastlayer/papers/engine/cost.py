@@ -18,33 +18,13 @@ from lastlayer.training.trial import DataChoice, ModelChoice, Trial
 TRAINING_FACTOR = 3  # forward, and twice as much backward
 STEP_SECONDS = {"cpu": 4e-4, "cuda": 3e-4}  # that a step takes at least, however small the model
 TRIAL_SECONDS = 0.5  # to build a trial, measure it once and write it down, however short
-# training samples, shape of an input where its reader is asked for no other size, classes
-SHAPES: dict[str, tuple[int, tuple[int, ...], int]] = {
-    "mnist": (60_000, (1, 28, 28), 10),
-    "fashion-mnist": (60_000, (1, 28, 28), 10),
-    "cifar10": (50_000, (3, 32, 32), 10),
-    "cifar100": (50_000, (3, 32, 32), 100),
-    "svhn": (73_257, (3, 32, 32), 10),
-    "tiny-imagenet": (100_000, (3, 64, 64), 200),
-    "imagenet32": (1_281_167, (3, 32, 32), 1000),
-    "imagenet": (1_281_167, (3, 64, 64), 1000),
-    "miniimagenet": (48_000, (3, 84, 84), 100),
-    "omniglot": (24_345, (1, 105, 105), 1623),
-    "cola": (8_551, (2, 128), 2),  # tokens
-    "mrpc": (3_668, (2, 128), 2),
-    "rte": (2_490, (2, 128), 2),
-    "sst-2": (67_349, (2, 128), 2),
-    "qnli": (104_743, (2, 128), 2),
-    "qqp": (363_846, (2, 128), 2),
-    "mnli": (392_702, (2, 128), 3),
-    "mnli-mm": (392_702, (2, 128), 3),
-}
 
 
 def shape(choice: DataChoice) -> tuple[int, tuple[int, ...], int]:
     """Training samples, shape of an input and classes of the data of a trial, without reading its files."""
-    if choice.name in SHAPES:
-        samples, in_shape, classes = SHAPES[choice.name]
+    size = data.describe(choice.name).size if choice.name in data.available() else None
+    if size is not None:
+        samples, in_shape, classes = size
         if "size" in choice.options:  # to which the reader scales
             in_shape = (in_shape[0], choice.options["size"], choice.options["size"])
     else:
