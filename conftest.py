@@ -61,7 +61,7 @@ def _one_thread() -> None:
 @pytest.fixture
 def checkpoint_after_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long writing takes."""
-    monkeypatch.setattr("lastlayer.training.saving.SHARE", math.inf)
+    monkeypatch.setattr("lastlayer.training.engine.checkpoint.SHARE", math.inf)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

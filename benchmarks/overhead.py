@@ -15,6 +15,8 @@ starts workers, and they import torch again) and `lastlayer train` tell of, on t
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import functools
 import platform
 import statistics
 import subprocess
@@ -30,7 +32,8 @@ from common import processor
 from lastlayer import data
 from lastlayer.data import Dataset, Split
 from lastlayer.training import ModelChoice, Schedule, Trial
-from lastlayer.training.steps import Training
+from lastlayer.training.engine.step import step as take_step
+from lastlayer.training.fit import begin, train_epoch
 
 
 def cifar_shaped(count: int = 2048) -> Dataset:
@@ -43,8 +46,8 @@ def cifar_shaped(count: int = 2048) -> Dataset:
 
 def bare_step(trial: Trial, dataset: Dataset) -> Callable[[], None]:
     """A step as anyone would write it."""
-    training = Training(trial, dataset)
-    network, loss = training.network, training.loss
+    state, _ = begin(trial, dataset)
+    network, loss = state.network, state.loss
     optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
     order = torch.randperm(len(dataset.train))
     position = 0
@@ -63,14 +66,13 @@ def bare_step(trial: Trial, dataset: Dataset) -> Callable[[], None]:
 
 def our_step(trial: Trial, dataset: Dataset) -> Callable[[], None]:
     """A step of the library's loop, progress included."""
-    training = Training(trial, dataset)
+    state, feed = begin(dataclasses.replace(trial, schedule=Schedule(epochs=10_000)), dataset)
     running = iter(())
 
     def step() -> None:
         nonlocal running
         if next(running, None) is None:
-            training.epoch = 0
-            running = training.train_epoch()
+            running = train_epoch(state, feed, functools.partial(take_step, state, feed))
             next(running)
 
     return step

@@ -37,9 +37,19 @@ from torch import Tensor
 from common import describe_machine
 from lastlayer import data
 from lastlayer.runners import Placement, run_trials
-from lastlayer.training import Augmentation, DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial, load_data
-from lastlayer.training.loop import finish_fit, fit
-from lastlayer.training.steps import Training
+from lastlayer.training import (
+    Augmentation,
+    DataChoice,
+    LossChoice,
+    ModelChoice,
+    Optimiser,
+    Schedule,
+    Trial,
+    finish_fit,
+    fit,
+    load_data,
+)
+from lastlayer.training.fit import begin
 
 BATCH = 128
 Row = dict[str, object]
@@ -77,8 +87,8 @@ class Samples(torch.utils.data.Dataset[tuple[Tensor, int]]):
 
 def plain_loop(trial: Trial, dataset: data.Dataset, steps: int, *, on_device: bool) -> float:
     """Seconds an epoch of a loop anyone would write, from some of its steps after a warm-up of a quarter as many."""
-    training = Training(trial, dataset, "cuda")
-    network, loss = training.network, training.loss
+    state, _ = begin(trial, dataset, "cuda")
+    network, loss = state.network, state.loss
     optimiser = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     batches = _resident_batches(dataset.train) if on_device else _loaded_batches(dataset.train)
     network.train()

@@ -23,47 +23,51 @@ from torch.profiler import ProfilerActivity, profile
 from common import describe_machine
 from lastlayer import data
 from lastlayer.runners.graph import accelerate
-from lastlayer.training import LossChoice, ModelChoice, Optimiser, Trial, load_data, measuring
-from lastlayer.training.steps import Training
+from lastlayer.training import LossChoice, ModelChoice, Optimiser, Trial, load_data
+from lastlayer.training.engine import evaluate
+from lastlayer.training.engine.state import State
+from lastlayer.training.engine.step import Step
+from lastlayer.training.fit import begin
 from packed import BATCH, cifar_like
 
 SAMPLES = 50_000
 
 
-def lanes(trial: Trial, dataset: data.Dataset, count: int, *, convolutions: bool = True) -> list[tuple[Training, Any]]:
+def lanes(
+    trial: Trial, dataset: data.Dataset, count: int, *, convolutions: bool = True
+) -> list[tuple[State, Step, Any]]:
     """Trainings ready to step, each with a stream of its own."""
     made = []
     for i in range(count):
         loss = LossChoice(("ce", "sln", "bce", "ls")[i % 4])
         one = dataclasses.replace(trial, loss=loss, seed=i, optimiser=Optimiser(lr=0.01, weight_decay=1e-4))
-        training = Training(one.resolved(), dataset, "cuda")
-        accelerate(training, convolutions=convolutions)
-        made.append((training, torch.cuda.Stream()))
+        state, feed = begin(one.resolved(), dataset, "cuda")
+        made.append((state, accelerate(state, feed, convolutions=convolutions), torch.cuda.Stream()))
     return made
 
 
-def seconds_per_epoch(running: list[tuple[Training, Any]], steps: int) -> float:
-    for training, _ in running:
-        training.cursor.zero_()
+def seconds_per_epoch(running: list[tuple[State, Step, Any]], steps: int) -> float:
+    for state, _, _ in running:
+        state.begin_epoch()
     torch.cuda.synchronize()
     began = time.perf_counter()
     for step in range(steps):
-        for training, stream in running:
+        for _, take_step, stream in running:
             with torch.cuda.stream(stream):
-                training.run_step()
+                take_step()
         if step % 20 == 19:  # the host would run too far ahead
             torch.cuda.synchronize()
     torch.cuda.synchronize()
     return (time.perf_counter() - began) / steps / len(running) * (SAMPLES // BATCH)
 
 
-def print_kernels(training: Training, count: int, console: Console, steps: int = 5) -> None:
-    training.cursor.zero_()
-    training.run_step()
+def print_kernels(state: State, take_step: Step, count: int, console: Console, steps: int = 5) -> None:
+    state.begin_epoch()
+    take_step()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         for _ in range(steps):
-            training.run_step()
+            take_step()
         torch.cuda.synchronize()
     found = sorted(profiled.key_averages(), key=lambda event: -event.device_time_total)
     total = sum(event.device_time_total for event in found) / steps
@@ -97,11 +101,11 @@ def main() -> None:
         running = lanes(trial, dataset, max(counts))
         for count in counts:
             console.print(f"{count} streams: {seconds_per_epoch(running[:count], options.steps):.3f} s a model-epoch")
-        print_kernels(running[0][0], options.kernels, console)
+        print_kernels(*running[0][:2], options.kernels, console)
         network, loss = running[0][0].network, running[0][0].loss
-        made = measuring.outputs(network, dataset.train)
-        outputs = timed(lambda: measuring.outputs(network, dataset.train))
-        measures = timed(lambda: measuring.measure(network, loss, dataset, made, on_test=False))
+        made = evaluate.outputs(network, dataset.train)
+        outputs = timed(lambda: evaluate.outputs(network, dataset.train))
+        measures = timed(lambda: evaluate.measure(network, loss, dataset, made, on_test=False))
         console.print(f"evaluation of {SAMPLES} samples: outputs {outputs:.3f} s, measures {measures:.3f} s")
 
 

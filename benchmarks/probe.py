@@ -14,6 +14,7 @@ accuracy and its difference from ours. Measuring, which the peers do not do, is 
 
 import argparse
 import dataclasses
+import functools
 import tempfile
 import time
 import warnings
@@ -26,10 +27,11 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from threadpoolctl import threadpool_limits
 
 from lastlayer.data import Dataset
-from lastlayer.training import measuring
+from lastlayer.training.engine import evaluate
+from lastlayer.training.engine.step import step
+from lastlayer.training.fit import begin, train_epoch
 from lastlayer.training.machine import processor
 from lastlayer.training.probe import choose_rate, load_features, probe_trial
-from lastlayer.training.steps import Training
 from lastlayer.training.trial import LossChoice
 
 LARGEST = 2_000_000_000  # bytes of logits
@@ -53,14 +55,14 @@ def train_ours(dataset: Dataset, files: tuple[Path, Path], loss: str) -> tuple[f
     """CPU seconds of training, of measuring both splits once, and test accuracy."""
     trial = choose_rate(dataclasses.replace(probe_trial(dataset, *files), loss=LossChoice(loss))).resolved()
     start = time.process_time()
-    training = Training(trial, dataset)
+    state, feed = begin(trial, dataset)
     for _ in range(trial.schedule.epochs):
-        for _ in training.train_epoch():
+        for _ in train_epoch(state, feed, functools.partial(step, state, feed)):
             pass
     trained = time.process_time()
     for split, on_test in ((dataset.train, False), (dataset.test, True)):
-        made = measuring.outputs(training.network, split)
-        values = measuring.measure(training.network, training.loss, dataset, made, on_test=on_test)
+        made = evaluate.outputs(state.network, split)
+        values = evaluate.measure(state.network, state.loss, dataset, made, on_test=on_test)
     return trained - start, time.process_time() - trained, values["accuracy"]
 
 

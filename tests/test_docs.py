@@ -19,8 +19,7 @@ from lastlayer.cli import app
 from lastlayer.cli.reproduce import _only, _seeds
 from lastlayer.losses import loss as _loss
 from lastlayer.measures import MEASURES
-from lastlayer.training import DataChoice, ModelChoice, Schedule, Trial
-from lastlayer.training.loop import finish_fit, fit
+from lastlayer.training import DataChoice, ModelChoice, Schedule, Trial, finish_fit, fit
 
 ROOT = Path(__file__).parents[1]
 PAGES = {page.name: page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md"))}

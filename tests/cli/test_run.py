@@ -21,7 +21,7 @@ from lastlayer.cli import app
 from lastlayer.cli._run import _Show, _shown, names_of
 from lastlayer.runners import Event, Placement, run_trials
 from lastlayer.training import DataChoice, LossChoice, Schedule, Trial
-from lastlayer.training.steps import Progress as Moment
+from lastlayer.training import Progress as Moment
 from lastlayer.training.trial import ModelChoice
 
 COMMAND = [sys.executable, "-c", "from lastlayer.cli import main; main()", "train", "--train-samples", "256"]

@@ -15,8 +15,8 @@ import torch
 
 from lastlayer import data
 from lastlayer.data import MappedImages, image_cache
-from lastlayer.training.loop import finish_fit, fit
-from lastlayer.training.streaming import batches
+from lastlayer.training import finish_fit, fit
+from lastlayer.training.engine.feed import streamed
 from lastlayer.training.trial import Augmentation, DataChoice, ModelChoice, Schedule, Trial
 
 from .pictures import picture, write
@@ -116,7 +116,7 @@ def test_training_gives_the_same_bits(folder: Path, monkeypatch: pytest.MonkeyPa
 def test_batches_come_from_workers(folder: Path, no_memory: None) -> None:
     train = data.load(folder).train
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
-    made = list(batches(train, order, 6, torch.device("cpu")))
+    made = list(streamed(train, order, 6, torch.device("cpu")))
     assert torch.equal(torch.cat([inputs for inputs, _ in made]), train.inputs[order])
     assert torch.equal(torch.cat([target for _, target in made]), train.target[order])
 
@@ -244,11 +244,11 @@ MEASURED = """
 import sys, threading, time
 import torch
 from lastlayer.data import image_cache
-from lastlayer.training import measuring
-from lastlayer.training.loop import finish_fit, fit
+from lastlayer.training.engine import evaluate
+from lastlayer.training import finish_fit, fit
 from lastlayer.training.trial import DataChoice, ModelChoice, Schedule, Trial
 torch.set_num_threads(1)
-image_cache.BLOCK, measuring.LARGEST_INPUTS = 1 << 22, 1 << 20
+image_cache.BLOCK, evaluate.LARGEST_INPUTS = 1 << 22, 1 << 20
 def train(data):
     model, schedule = ModelChoice("mlp", {"width": 4, "depth": 1}), Schedule(epochs=1)
     finish_fit(fit(Trial(data=data, model=model, schedule=schedule, batch_size=16, evaluations=1)))

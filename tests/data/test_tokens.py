@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lastlayer import data
-from lastlayer.training.loop import finish_fit, fit
+from lastlayer.training import finish_fit, fit
 from lastlayer.training.trial import Trial
 
 WORDS = ["[PAD]", "good", "bad", "film", "play"]

@@ -11,7 +11,7 @@ from lastlayer.training import Trial
 
 def train(trial: Trial, folder: Path) -> dict[str, Any]:
     """Train a trial in a run folder and return its result."""
-    from lastlayer.training.loop import finish_fit, fit
+    from lastlayer.training import finish_fit, fit
 
     return finish_fit(fit(trial, folder))
 

@@ -9,8 +9,9 @@ import torch
 from lastlayer import data
 from lastlayer.papers import artifact, artifacts, cost
 from lastlayer.training.build import build
+from lastlayer.training.engine.step import step
 from lastlayer.training.facts import Facts
-from lastlayer.training.steps import Training
+from lastlayer.training.fit import begin
 
 SAMPLES = 4  # a step
 LARGEST = 2e9  # operations of a sample above which a model is only built
@@ -59,13 +60,12 @@ def works(key, large=False, teacher=None):
         assert logits.shape == (2, dataset.num_classes)
         return
     taught_by = None if teacher is None else build(teacher.trial, Facts.of(dataset))[0]
-    training = Training(trial, dataset, torch.device("cpu"), taught_by, None)
-    before = [parameter.detach().clone() for parameter in training.network.parameters()]
-    training.first_bad.fill_(training.steps)
+    state, feed = begin(trial, dataset, teacher=taught_by)
+    before = [parameter.detach().clone() for parameter in state.network.parameters()]
     for _ in range(2):
-        training.step()
-    assert int(training.first_bad) == training.steps  # no loss that was not finite
-    assert any(not torch.equal(a, b) for a, b in zip(before, training.network.parameters(), strict=True))
+        step(state, feed)
+    assert state.total.isfinite()  # and so was every loss
+    assert any(not torch.equal(a, b) for a, b in zip(before, state.network.parameters(), strict=True))
 
 
 class Key:

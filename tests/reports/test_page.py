@@ -220,8 +220,7 @@ def test_tsne_on_request(tmp_path):
 
 
 def test_a_real_run(tmp_path):
-    from lastlayer.training import LossChoice, ModelChoice, Schedule, Trial
-    from lastlayer.training.loop import finish_fit, fit
+    from lastlayer.training import LossChoice, ModelChoice, Schedule, Trial, finish_fit, fit
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

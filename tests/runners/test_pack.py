@@ -1,6 +1,7 @@
 """The scheduler of packed trials, on the CPU: the same turns as on a GPU, without graphs."""
 
 import dataclasses
+import functools
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,10 @@ from lastlayer import data
 from lastlayer.runners import Event, Placement, Work, graph, pack, run_trials
 from lastlayer.runs import RunFolder
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial, load_data
-from lastlayer.training.loop import finish_fit, fit
-from lastlayer.training.steps import Training, extract, objective
+from lastlayer.training.engine.feed import Feed
+from lastlayer.training.engine.state import State
+from lastlayer.training.engine.step import extract, loss_of, step
+from lastlayer.training.fit import begin, finish_fit, fit, train_epoch
 
 TRIAL = Trial(
     data=DataChoice("digits", train=128),
@@ -160,12 +163,11 @@ def test_a_trial_that_fails_leaves_its_companions_as_they_are(tmp_path: Path) ->
 def test_an_error_within_a_step_is_written_down_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(training: Training, **_: bool) -> None:
-        def step() -> None:
+    def broken(state: State, feed: Feed, **_: bool) -> graph.Step:
+        def lost() -> None:
             raise RuntimeError("the device is gone")
 
-        if training.trial.seed == 1:
-            training.faster_step = step
+        return lost if state.trial.seed == 1 else functools.partial(step, state, feed)
 
     monkeypatch.setattr(pack, "accelerate", broken)
     trials = varied()[:2]
@@ -215,12 +217,12 @@ def test_a_backbone_is_compiled_once_for_all_losses() -> None:
     assert isinstance(dataset, data.Dataset)
     settings = [LossChoice("ce"), LossChoice("sln"), LossChoice("sln", {"gamma": 0.5}), LossChoice("ce")]
     for seed, choice in enumerate(settings):
-        training = Training(dataclasses.replace(TRIAL, loss=choice, seed=seed).resolved(), dataset)
-        inputs, target, _ = training.draw()
+        state, feed = begin(dataclasses.replace(TRIAL, loss=choice, seed=seed).resolved(), dataset)
+        network, batch = state.network, feed.draw(state)
         made = []
         for found in (compiled, extract):
-            value, logits = objective(training.network, training.loss, None, inputs, target, found)
-            gradients = torch.autograd.grad(value, list(training.network.parameters()))
+            value, logits = loss_of(network.head, state.loss, found(network.backbone, batch.inputs), batch.target, None)
+            gradients = torch.autograd.grad(value, list(network.parameters()))
             made.append([value, logits, *gradients])
         for one, other in zip(*made, strict=True):
             torch.testing.assert_close(one, other)
@@ -240,42 +242,41 @@ def test_a_training_falls_from_graph_to_compiled_to_eager_and_keeps_its_state(
 ) -> None:
     spent: list[torch.Generator] = []
 
-    def refuse(training: Training) -> graph.Step:
-        spent.append(training.generator)
-        training.step()
+    def refuse(state: State, take_step: graph.Step) -> graph.Step:
+        spent.append(state.generator)
+        take_step()
         raise RuntimeError("no capture")
 
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    training = Training(TRIAL.resolved(), data.load("digits"))
-    weights = [parameter.detach().clone() for parameter in training.network.parameters()]
+    state, feed = begin(TRIAL.resolved(), data.load("digits"))
+    weights = [parameter.detach().clone() for parameter in state.network.parameters()]
     with pytest.warns(UserWarning, match="does not run as") as warned:
-        step = graph.fastest_step(training, compiled=compiled, capture=refuse)
+        take_step = graph.fastest_step(state, feed, compiled=compiled, capture=refuse)
     assert [str(one.message).split("does not run as ")[1].split(" (")[0] for one in warned] == said
-    assert all(torch.equal(a, b) for a, b in zip(weights, training.network.parameters(), strict=True))
-    assert (int(training.cursor), training.number) == (0, 0)
-    assert training.generator is not spent[0]  # which torch may hold for captured
-    step()
-    reference = Training(TRIAL.resolved(), data.load("digits"))
-    reference.step()
-    for ours, theirs in zip(training.network.parameters(), reference.network.parameters(), strict=True):
+    assert all(torch.equal(a, b) for a, b in zip(weights, state.network.parameters(), strict=True))
+    assert int(state.cursor) == 0
+    assert state.generator is not spent[0]  # which torch may hold for captured
+    take_step()  # which would raise if it were compiled and that is broken
+    reference, its_feed = begin(TRIAL.resolved(), data.load("digits"))
+    step(reference, its_feed)
+    for ours, theirs in zip(state.network.parameters(), reference.network.parameters(), strict=True):
         assert torch.equal(ours, theirs)
-    assert (training.objective is objective) == (len(said) == 2)
 
 
-def tried(training: Training) -> graph.Step:
+def tried(state: State, take_step: graph.Step) -> graph.Step:
     """In place of capturing, which a CPU cannot: a step is tried all the same."""
-    training.step()
-    return training.step
+    take_step()
+    return take_step
 
 
 @pytest.mark.usefixtures("own_losses")
 def test_a_step_that_is_tried_leaves_what_a_loss_remembers() -> None:
     choice = LossChoice("losses_in_a_pack.Averaged")
-    training = Training(dataclasses.replace(TRIAL, loss=choice).resolved(), data.load("digits"))
-    step = graph.fastest_step(training, compiled=extract, capture=tried)
-    assert dict(training.loss.named_buffers()) == {"average": torch.ones(()), "calls": torch.zeros(())}
-    step()
-    assert training.loss.state_dict() != {"average": torch.ones(())}
+    state, feed = begin(dataclasses.replace(TRIAL, loss=choice).resolved(), data.load("digits"))
+    take_step = graph.fastest_step(state, feed, compiled=extract, capture=tried)
+    assert dict(state.loss.named_buffers()) == {"average": torch.ones(()), "calls": torch.zeros(())}
+    take_step()
+    assert state.loss.state_dict() != {"average": torch.ones(())}
 
 
 @pytest.mark.parametrize("breaks", [False, True])
@@ -288,16 +289,16 @@ def test_a_training_on_streamed_data_falls_from_compiled_to_eager_too(
         deterministic.append(torch.backends.cudnn.deterministic)
         return broken() if breaks else extract(backbone, inputs)
 
-    monkeypatch.setattr("lastlayer.training.streaming.fits", lambda *_: False)
+    monkeypatch.setattr("lastlayer.training.engine.feed.fits", lambda *_: False)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    training, plain = (Training(TRIAL.resolved(), data.load("digits")) for _ in range(2))
-    training.faster_step = graph.fastest_step(training, compiled=compiled)
+    (state, feed), (plain, its_feed) = (begin(TRIAL.resolved(), data.load("digits")) for _ in range(2))
+    take_step = graph.fastest_step(state, feed, compiled=compiled)
     assert len([one for one in recwarn if "does not run as compiled kernels" in str(one.message)]) == breaks
-    for one in (training, plain):
-        for progress in one.train_epoch():
+    for one in (train_epoch(state, feed, take_step), train_epoch(plain, its_feed, lambda: step(plain, its_feed))):
+        for progress in one:
             if progress.step == 2:
                 break
-    for ours, theirs in zip(training.network.parameters(), plain.network.parameters(), strict=True):
+    for ours, theirs in zip(state.network.parameters(), plain.network.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     # tried, and then run with one choice of kernels
     assert deterministic == ([False] if breaks else [False, True, True])
@@ -306,11 +307,11 @@ def test_a_training_on_streamed_data_falls_from_compiled_to_eager_too(
 @pytest.mark.usefixtures("own_losses")
 def test_a_step_is_tried_with_a_loss_that_makes_a_buffer_then_or_has_extra_state() -> None:
     choice = LossChoice("losses_in_a_pack.Late")
-    training = Training(dataclasses.replace(TRIAL, loss=choice).resolved(), data.load("digits"))
-    before = {name: value.clone() for name, value in training.network.state_dict().items()}
-    graph.fastest_step(training, compiled=extract, capture=tried)
-    assert "first" in training.loss.state_dict()
-    assert all(torch.equal(value, before[name]) for name, value in training.network.state_dict().items())
+    state, feed = begin(dataclasses.replace(TRIAL, loss=choice).resolved(), data.load("digits"))
+    before = {name: value.clone() for name, value in state.network.state_dict().items()}
+    graph.fastest_step(state, feed, compiled=extract, capture=tried)
+    assert "first" in state.loss.state_dict()
+    assert all(torch.equal(value, before[name]) for name, value in state.network.state_dict().items())
 
 
 class Lent:
@@ -327,15 +328,15 @@ class Lent:
 
 
 def test_dropout_on_a_gpu_draws_from_the_trials_own_generator(monkeypatch: pytest.MonkeyPatch) -> None:
-    training = Training(varied()[9], data.load("digits"))
+    state, feed = begin(varied()[9], data.load("digits"))
     common, met = Lent(), []
-    assert training.generator.device.index is None  # as that of "cuda", where torch has a tuple of generators
+    assert state.generator.device.index is None  # as that of "cuda", where torch has a tuple of generators
     monkeypatch.setattr(torch.cuda, "default_generators", (Lent(), common))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    training.network.backbone.register_forward_hook(lambda *_: met.append(common.state))
-    training.device = torch.device("cuda")  # its tensors are on the CPU all the same
-    training.step()
-    assert met == [training.generator]
+    state.network.backbone.register_forward_hook(lambda *_: met.append(common.state))
+    state.device = torch.device("cuda")  # its tensors are on the CPU all the same
+    step(state, feed)
+    assert met == [state.generator]
     assert common.state == "everyone's"
 
 
@@ -356,27 +357,27 @@ def test_a_lane_waits_for_the_stream_on_which_its_data_was_moved(
 
 def test_a_training_shorter_than_its_warm_up_is_tried_all_the_same() -> None:
     trial = dataclasses.replace(TRIAL, data=DataChoice("digits", train=32), schedule=Schedule(epochs=1)).resolved()
-    training = Training(trial, load_data(trial.data))
-    training.device = torch.device("cuda")  # its tensors are on the CPU all the same
+    state, feed = begin(trial, load_data(trial.data))
+    state.device = torch.device("cuda")  # its tensors are on the CPU all the same
     for _ in range(graph.WARM_UP_STEPS):
-        training.step()
-    assert training.steps == 1 < training.cursor
-    assert training.rate == training.rates[0]
+        step(state, feed)
+    assert state.steps == 1 < state.cursor
+    assert state.rate == state.rates[0]
 
 
 @pytest.fixture
-def card_of_a_hundred(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakKeyDictionary[Training, int]:
+def card_of_a_hundred(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakKeyDictionary[State, int]:
     """Stands in for a GPU: a trial takes as much of it as its seed says."""
-    taken: weakref.WeakKeyDictionary[Training, int] = weakref.WeakKeyDictionary()
-    begin = Training.__init__
+    taken: weakref.WeakKeyDictionary[State, int] = weakref.WeakKeyDictionary()
+    make = State.__init__
 
-    def counted(training: Training, trial: Trial, *others: Any) -> None:
+    def counted(state: State, trial: Trial, *others: Any) -> None:
         if sum(taken.values()) + trial.seed > 100:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        taken[training] = trial.seed
-        begin(training, trial, *others)
+        taken[state] = trial.seed
+        make(state, trial, *others)
 
-    monkeypatch.setattr(Training, "__init__", counted)
+    monkeypatch.setattr(State, "__init__", counted)
     return taken
 
 
@@ -393,15 +394,15 @@ def test_a_trial_for_which_there_is_no_memory_beside_others_waits_for_them(tmp_p
 
 
 def test_memory_that_others_hold_takes_nothing_from_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    def crowded(training: Training) -> graph.Step:
+    def crowded(state: State, take_step: graph.Step) -> graph.Step:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    training = Training(TRIAL.resolved(), data.load("digits"))
+    state, feed = begin(TRIAL.resolved(), data.load("digits"))
     with pytest.raises(torch.OutOfMemoryError):
-        graph.fastest_step(training, alone=False, compiled=extract, capture=crowded)
+        graph.fastest_step(state, feed, alone=False, compiled=extract, capture=crowded)
     with pytest.warns(UserWarning, match="does not run as a CUDA graph"):
-        graph.fastest_step(training, compiled=extract, capture=crowded)
+        graph.fastest_step(state, feed, compiled=extract, capture=crowded)
 
 
 @pytest.mark.gpu

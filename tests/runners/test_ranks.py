@@ -10,9 +10,8 @@ from torch import Tensor
 
 from lastlayer.runners import Placement, run_trials
 from lastlayer.runs import RunFolder
-from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
-from lastlayer.training.loop import finish_fit, fit
-from lastlayer.training.ranks import Ranks
+from lastlayer.training import DataChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial, finish_fit, fit
+from lastlayer.training.engine.ranks import Ranks
 
 pytest.importorskip("lightning_fabric", reason="NOT TESTED: several devices, because Lightning Fabric is not installed")
 

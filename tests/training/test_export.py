@@ -18,8 +18,8 @@ from lastlayer import losses
 from lastlayer.cli import app
 from lastlayer.runs import RunFolder
 from lastlayer.training import export as module
+from lastlayer.training import finish_fit, fit
 from lastlayer.training.export import export
-from lastlayer.training.loop import finish_fit, fit
 from lastlayer.training.trial import DataChoice, HeadChoice, LossChoice, ModelChoice, Optimiser, Schedule, Trial
 
 runner = CliRunner()

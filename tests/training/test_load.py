@@ -11,9 +11,9 @@ import torch
 import lastlayer
 from lastlayer import data
 from lastlayer.runs import RunFolder
+from lastlayer.training import finish_fit, fit
 from lastlayer.training.build import build
 from lastlayer.training.facts import Facts
-from lastlayer.training.loop import finish_fit, fit
 from lastlayer.training.trial import DataChoice, LossChoice, ModelChoice, Schedule, Trial
 
 

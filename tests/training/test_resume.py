@@ -1,6 +1,7 @@
 """Runs that were cut, damaged or refused: nothing is lost, nothing is counted twice, and the bits are the same."""
 
 import dataclasses
+import functools
 import math
 import shutil
 import sys
@@ -15,17 +16,18 @@ from lastlayer import reports
 from lastlayer.runs import RunFolder
 from lastlayer.training import (
     DataChoice,
+    DivergedError,
     LossChoice,
     ModelChoice,
     Optimiser,
     Schedule,
     Trial,
+    finish_fit,
+    fit,
     load_data,
-    measuring,
-    saving,
 )
-from lastlayer.training.loop import finish_fit, fit
-from lastlayer.training.steps import DivergedError, Training
+from lastlayer.training.engine.step import step
+from lastlayer.training.fit import begin, train_epoch
 
 TRIAL = Trial(
     data=DataChoice("digits", train=200),
@@ -64,7 +66,7 @@ def assert_same(one: Path, other: Path) -> None:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "whole"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(saving, "SHARE", math.inf)  # a checkpoint after every epoch
+        patched.setattr("lastlayer.training.engine.checkpoint.SHARE", math.inf)  # a checkpoint after every epoch
         finish_fit(fit(TRIAL, folder))
     return folder
 
@@ -72,7 +74,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_epochs_after_the_last_checkpoint_are_trained_again_to_the_same_bits(
     tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saving, "SHARE", 1e-9)  # the first and the last alone
+    monkeypatch.setattr("lastlayer.training.engine.checkpoint.SHARE", 1e-9)  # the first and the last alone
     run = cut_after(TRIAL, tmp_path / "cut", 3)
     assert [path.name for path in run.path.glob("checkpoint-*")] == ["checkpoint-0000.pt"]
     assert [line["epoch"] for line in run.metrics()] == [0, 1, 2, 3]
@@ -126,7 +128,7 @@ def test_a_run_killed_after_its_last_epoch_has_all_it_needs_in_its_checkpoint(
     def measured_again(*_: object) -> None:
         raise AssertionError("the last evaluation is in the checkpoint")
 
-    monkeypatch.setattr(measuring, "outputs_in_turns", measured_again)
+    monkeypatch.setattr("lastlayer.training.engine.evaluate.Reader", measured_again)
     finish_fit(fit(TRIAL, cut))
     assert_same(whole, cut)
 
@@ -235,16 +237,17 @@ def test_a_run_that_goes_on_on_another_kind_of_device_has_its_optimiser_and_gene
     for group in state["optimiser"]["param_groups"]:  # as a GPU leaves them
         group.update(lr=torch.tensor(group["lr"]), capturable=True)
     state["generator"] = torch.zeros(16, dtype=torch.uint8)  # of another kind than a CPU's
-    training = Training(trial, load_data(trial.data))
-    before = [(group["lr"], group["capturable"]) for group in training.optimiser.param_groups]
-    training.restore(state)
-    assert [(group["lr"], group["capturable"]) for group in training.optimiser.param_groups] == before
+    dataset = load_data(trial.data)
+    resumed, its_feed = begin(trial, dataset)
+    before = [(group["lr"], group["capturable"]) for group in resumed.optimiser.param_groups]
+    resumed.load_state_dict(state)
+    assert [(group["lr"], group["capturable"]) for group in resumed.optimiser.param_groups] == before
     assert isinstance(before[0][0], float)
-    first = Training(trial, load_data(trial.data))
-    for one in (training, first):
-        for _ in one.train_epoch():
+    first, first_feed = begin(trial, dataset)
+    for one, feed in ((resumed, its_feed), (first, first_feed)):
+        for _ in train_epoch(one, feed, functools.partial(step, one, feed)):
             pass
-    assert not torch.equal(training.order, first.order)  # not the first epoch's once more
+    assert not torch.equal(its_feed.order, first_feed.order)  # not the first epoch's once more
 
 
 def test_one_class_is_no_classification(tmp_path: Path) -> None:

@@ -26,8 +26,10 @@ from lastlayer.data import Dataset
 from lastlayer.runners.graph import accelerate
 from lastlayer.runners.protocol import Event, Reporter, Work, register
 from lastlayer.runners.shared_data import SharedData
-from lastlayer.training import fit, streaming
-from lastlayer.training.steps import Training
+from lastlayer.training import fit
+from lastlayer.training.engine.feed import Feed, fits
+from lastlayer.training.engine.state import State
+from lastlayer.training.engine.step import Step
 
 LARGEST_PACK = 8  # more streams no longer overlap
 MEMORY_SHARE = 0.8  # of the free memory, that a pack may plan to take
@@ -79,7 +81,7 @@ def run_packed(work: Work) -> Iterator[Event]:
 
 
 def _move(dataset: Dataset, device: torch.device) -> Dataset:
-    return dataset.to(device) if streaming.fits(dataset, device) else dataset
+    return dataset.to(device) if fits(dataset, device) else dataset
 
 
 def free_memory(device: torch.device) -> int:
@@ -138,8 +140,8 @@ class Lane:
             prepare=self._prepare,
         )
 
-    def _prepare(self, training: Training) -> None:
-        accelerate(training, alone=self._alone)
+    def _prepare(self, state: State, feed: Feed) -> Step:
+        return accelerate(state, feed, alone=self._alone)
 
     def turn(self, *, alone: bool) -> Iterator[Event]:
         """Go on to the next pause, unless the device still has enough to do.

@@ -16,7 +16,7 @@ import torch
 
 from lastlayer.runners.protocol import Event, Reporter, Work, register
 from lastlayer.training import Progress, fit
-from lastlayer.training.ranks import Ranks, check_batch, import_fabric
+from lastlayer.training.engine.ranks import Ranks, check_batch, import_fabric
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

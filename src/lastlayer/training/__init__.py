@@ -1,9 +1,9 @@
 """What to train (`Trial`), how one trial runs (`fit`), and what is left of it (`load`)."""
 
+from lastlayer.training.engine.state import DivergedError
 from lastlayer.training.facts import Facts, load_data
+from lastlayer.training.fit import Progress, finish_fit, fit
 from lastlayer.training.load import Loaded, load
-from lastlayer.training.loop import finish_fit, fit
-from lastlayer.training.steps import DivergedError, Progress
 from lastlayer.training.trial import (
     Augmentation,
     DataChoice,

@@ -18,11 +18,10 @@ from torch import nn
 
 from lastlayer import data, heads, losses, models
 from lastlayer._core.registry import check_options
-from lastlayer.data import Normalize
-from lastlayer.training.build import Network, build_backbone, build_head, build_loss, width_of
+from lastlayer.training.build import build_backbone, build_head, build_loss, width_of
+from lastlayer.training.engine.step import loss_of
 from lastlayer.training.facts import Facts
 from lastlayer.training.load import load
-from lastlayer.training.steps import objective
 from lastlayer.training.trial import DataChoice, HeadChoice, Trial
 
 ADAPTIVE_LR = 1e-3
@@ -168,10 +167,13 @@ def rehearse(trial: Trial, facts: Facts) -> tuple[str, ...]:
             _check_batch(trial, head)
         if source not in ("timm", "hf"):
             _check_learning(trial, backbone, head)
-        network = Network(Normalize(None, None, 1.0), nn.Identity(), head)
-        teacher = None if trial.teacher is None else _rehearsed_teacher(trial.teacher, facts, network)
+        if trial.teacher is not None:
+            _check_teacher(trial.teacher, facts)
         with _part("loss", trial.loss.name, trial.loss.options):
-            objective(network, build_loss(trial, facts), teacher, torch.randn(2, width), torch.tensor([0, 1]))
+            features = torch.randn(2, width)
+            with torch.no_grad():
+                taught = None if trial.teacher is None else (head(features), features)
+            loss_of(head, build_loss(trial, facts), features, torch.tensor([0, 1]), taught)
     return notes
 
 
@@ -189,7 +191,8 @@ def _check_learning(trial: Trial, *parts: nn.Module) -> None:
         )
 
 
-def _rehearsed_teacher(folder: str, facts: Facts, stand_in: Network) -> Network:
+def _check_teacher(folder: str, facts: Facts) -> None:
+    """Refuse a teacher that is no finished run, or was trained on other classes or inputs."""
     try:
         theirs = load(folder).facts  # the whole run is loaded: if that fails here, it would fail in every trial
     except OSError as error:
@@ -201,7 +204,6 @@ def _rehearsed_teacher(folder: str, facts: Facts, stand_in: Network) -> Network:
         )
     if theirs.normalize != facts.normalize:  # the teacher gets the inputs that the student gets
         raise ValueError(f"teacher {folder} was trained on inputs that were normalised unlike those of {facts.name}")
-    return stand_in
 
 
 @contextlib.contextmanager

@@ -22,8 +22,11 @@ from lastlayer.runners import Placement, conv3x3, graph, run_trials
 from lastlayer.runners.conv3x3 import FewChannels, launch
 from lastlayer.training import DataChoice, LossChoice, ModelChoice, Schedule, Trial
 from lastlayer.training.build import build
+from lastlayer.training.engine.feed import Feed
+from lastlayer.training.engine.state import State
+from lastlayer.training.engine.step import extract, loss_of
 from lastlayer.training.facts import Facts
-from lastlayer.training.steps import Training, extract, objective
+from lastlayer.training.fit import begin
 
 LAST = torch.channels_last
 TRIAL = Trial(
@@ -250,11 +253,11 @@ def test_too_many_elements_for_32_bits_are_convolved_plainly(stand_ins: list[Ten
     assert not conv3x3.has_kernel(torch.empty(2**18, 16, 16, 16, device="meta"), widening)
 
 
-def gradients(training: Training, extract: graph.Extract) -> list[Tensor]:
-    inputs, target, _ = training.draw()
+def gradients(state: State, feed: Feed, extract: graph.Extract) -> list[Tensor]:
+    network, batch = state.network, feed.draw(state)
     with torch.autocast("cpu", torch.bfloat16):
-        loss, logits = objective(training.network, training.loss, None, inputs, target, extract)
-    return [loss.detach(), logits.detach(), *torch.autograd.grad(loss, list(training.network.parameters()))]
+        loss, logits = loss_of(network.head, state.loss, extract(network.backbone, batch.inputs), batch.target, None)
+    return [loss.detach(), logits.detach(), *torch.autograd.grad(loss, list(network.parameters()))]
 
 
 def test_a_step_is_that_of_torch_and_compiled_once_for_all(stand_ins: list[Tensor]) -> None:
@@ -268,16 +271,16 @@ def test_a_step_is_that_of_torch_and_compiled_once_for_all(stand_ins: list[Tenso
     dataset = pictures(size=16)
     for seed, name in enumerate(("ce", "sln")):
         trial = dataclasses.replace(TRIAL, loss=LossChoice(name), seed=seed).resolved()
-        plain, ours = Training(trial, dataset), Training(trial, dataset)
-        for training in (plain, ours):
-            training.network.to(memory_format=LAST).train()
+        (plain, plain_feed), (ours, our_feed) = begin(trial, dataset), begin(trial, dataset)
+        for state in (plain, ours):
+            state.network.to(memory_format=LAST).train()
         copied = conv3x3.replacement(ours.network.backbone)
         assert copied is not None
         features = graph.using(compiled, {ours.network.backbone: copied})
         with torch.no_grad():  # the rounded weights follow the weights
-            for training in (plain, ours):
-                training.network.backbone.conv1.weight.mul_(1.5)
-        for a, b in zip(gradients(ours, features), gradients(plain, extract), strict=True):
+            for state in (plain, ours):
+                state.network.backbone.conv1.weight.mul_(1.5)
+        for a, b in zip(gradients(ours, our_feed, features), gradients(plain, plain_feed, extract), strict=True):
             assert (a.dtype, a.shape) == (b.dtype, b.shape)
             assert (a - b).norm() <= 0.02 * b.norm()
     assert len(graphs) == 1
@@ -285,9 +288,9 @@ def test_a_step_is_that_of_torch_and_compiled_once_for_all(stand_ins: list[Tenso
     assert ours_in_graph == 19
 
 
-def run_first(training: Training) -> Callable[[], None]:
-    training.step()
-    return training.step
+def run_first(state: State, take_step: graph.Step) -> graph.Step:
+    take_step()
+    return take_step
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -299,38 +302,38 @@ def test_a_training_whose_kernels_fail_falls_to_plain_convolutions(
 
     if not works:
         monkeypatch.setattr(launch, "weight_calls", broken)
-    training = Training(TRIAL.resolved(), pictures(size=16))
-    before = {name: value.clone() for name, value in training.network.state_dict().items()}
+    state, feed = begin(TRIAL.resolved(), pictures(size=16))
+    before = {name: value.clone() for name, value in state.network.state_dict().items()}
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        step = graph.fastest_step(training, compiled=extract, capture=run_first)
+        step = graph.fastest_step(state, feed, compiled=extract, capture=run_first)
     falls = [str(one.message) for one in said if "does not run as" in str(one.message)]
     assert len(falls) == (not works)
     assert all("convolutions of our own (RuntimeError: out of shared memory)" in fall for fall in falls)
-    assert all(torch.equal(before[name], value) for name, value in training.network.state_dict().items())
+    assert all(torch.equal(before[name], value) for name, value in state.network.state_dict().items())
     stand_ins.clear()
     step()
     assert len(stand_ins) == (19 if works else 0)
-    assert int(training.cursor) == 1
-    assert float(training.total) > 0
+    assert int(state.cursor) == 1
+    assert float(state.total) > 0
 
 
 @pytest.mark.parametrize("works", [True, False])
 def test_a_teacher_convolves_by_our_kernels_though_it_does_not_train(stand_ins: list[Tensor], works: bool) -> None:
     dataset, trial = pictures(size=16), dataclasses.replace(TRIAL, loss=LossChoice("kd"), teacher="another").resolved()
     teacher = build(dataclasses.replace(TRIAL, seed=1).resolved(), Facts.of(dataset))[0]
-    training = Training(trial, dataset, teacher=teacher)
+    state, feed = begin(trial, dataset, teacher=teacher)
 
-    def capture(training: Training) -> Callable[[], None]:
-        training.step()
+    def capture(state: State, take_step: graph.Step) -> graph.Step:
+        take_step()
         if not works and stand_ins:
             stand_ins.clear()
             raise RuntimeError("out of shared memory")
-        return training.step
+        return take_step
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        step = graph.fastest_step(training, compiled=extract, capture=capture)
+        step = graph.fastest_step(state, feed, compiled=extract, capture=capture)
     stand_ins.clear()
     step()
     assert len(stand_ins) == (2 * 19 if works else 0)
@@ -342,15 +345,15 @@ def test_a_teacher_convolves_by_our_kernels_though_it_does_not_train(stand_ins: 
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         found, wanted = copied(images), teacher.backbone(images)
         assert len(stand_ins) == 19
-        assert training.network.eval().backbone(images).isfinite().all()
+        assert state.network.eval().backbone(images).isfinite().all()
     assert len(stand_ins) == 19  # evaluation is by the network itself
     assert (found - wanted).norm() <= 0.02 * wanted.norm()
 
 
 @pytest.mark.parametrize(("precision", "convolutions"), [("float32", True), ("bfloat16", False)])
 def test_only_bfloat16_and_only_if_wanted(stand_ins: list[Tensor], precision: str, convolutions: bool) -> None:
-    training = Training(dataclasses.replace(TRIAL, precision=precision).resolved(), pictures(size=8))
-    graph.fastest_step(training, convolutions=convolutions, compiled=extract, capture=run_first)()
+    state, feed = begin(dataclasses.replace(TRIAL, precision=precision).resolved(), pictures(size=8))
+    graph.fastest_step(state, feed, convolutions=convolutions, compiled=extract, capture=run_first)()
     assert not stand_ins
 
 
@@ -359,15 +362,15 @@ def test_on_a_gpu_captured_steps_follow_those_with_cudnn() -> None:
     dataset = pictures(count=512).to("cuda")
     losses = []
     for convolutions in (True, False):
-        training = Training(TRIAL.resolved(), dataset, "cuda")
-        assert ours_in(conv3x3.replacement(training.network.backbone)) == 19
+        state, feed = begin(TRIAL.resolved(), dataset, "cuda")
+        assert ours_in(conv3x3.replacement(state.network.backbone)) == 19
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".* does not run as")
-            graph.accelerate(training, convolutions=convolutions)
+            take_step = graph.accelerate(state, feed, convolutions=convolutions)
         totals = []
         for _ in range(8):
-            training.run_step()
-            totals.append(float(training.total))
+            take_step()
+            totals.append(float(state.total))
         losses.append(totals)
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
     assert losses[0] != losses[1]

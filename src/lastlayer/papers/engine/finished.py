@@ -12,8 +12,8 @@ from lastlayer.papers.engine.artifact import Labels
 from lastlayer.runners import Placement
 from lastlayer.runs import RunFolder
 from lastlayer.training import load_data
+from lastlayer.training.engine.evaluate import Outputs, outputs
 from lastlayer.training.load import load
-from lastlayer.training.measuring import Outputs, outputs
 from lastlayer.training.trial import DataChoice, Trial
 
 Done = Sequence[tuple[Labels, int, RunFolder]]  # the finished runs of an artifact: labels, seed, folder

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lastlayer.runs import RunFolder
-from lastlayer.training.saving import Saver
+from lastlayer.training.engine.checkpoint import Saver
 
 
 class Reached:
@@ -118,7 +118,7 @@ def test_a_checkpoint_is_due_again_after_fifty_times_what_the_last_took_or_ten_m
     tmp_path: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("lastlayer.training.saving.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("lastlayer.training.engine.checkpoint.time.monotonic", lambda: now[0])
     written: list[int] = []
 
     def slowly(self: RunFolder, epoch: int, state: dict[str, Any]) -> None:

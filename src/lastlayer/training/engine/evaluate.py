@@ -1,9 +1,12 @@
-"""Measuring a network on a split: evaluation mode, no augmentation, no autocast, TF32 off."""
+"""Measuring a network on a split: in evaluation mode, without augmentation, in full float32.
+
+Tests: tests/training/engine/test_evaluate.py.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -19,20 +22,20 @@ from lastlayer.training.build import Network
 SNAPSHOT_SAMPLES = 500
 HISTOGRAM_BINS = 80
 LARGEST_MATRIX = 200  # classes up to which the cosine matrix is kept
-LARGEST_INPUTS = 1000 * 3 * 32**2  # numbers in a batch: a backbone takes some hundred times its inputs
+LARGEST_INPUTS = 1000 * 3 * 32**2  # numbers in a batch: a backbone needs some hundred times the memory of its inputs
 LARGEST_BATCH = 1000  # samples on a CPU
-# numbers in a batch on a CPU: larger outputs get fresh memory from the system, which costs more than the layers
+# numbers in a batch on a CPU: the system gives larger outputs fresh memory, which costs more than the layers
 LARGEST_CPU_INPUTS = 100 * 3 * 32**2
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a network makes of a split, or of a part of it where all its logits would not fit (`measured_part`)."""
+    """What a network makes of a split, or of its `measured_part` if all logits would not fit in memory."""
 
     features: Tensor  # (N, d)
     logits: Tensor  # (N, K)
     target: Tensor  # (N,)
-    accuracy: float | None = None  # on the whole split, where the rest is of a part of it
+    accuracy: float | None = None  # on the whole split, if the rest is of a part of it
 
 
 @contextlib.contextmanager
@@ -59,68 +62,91 @@ def measured_part(split: Split, num_classes: int) -> Split:
 
 def outputs(network: Network, split: Split) -> Outputs:
     """Features and logits of every sample of a split, or of its `measured_part`."""
-    batches = outputs_in_turns(network, split)
-    while True:
-        try:
-            next(batches)
-        except StopIteration as stop:
-            made: Outputs = stop.value
-            return made
+    reader = Reader(network, split)
+    while not reader.is_done:
+        reader.read_batch()
+    return reader.outputs()
 
 
-def outputs_in_turns(network: Network, split: Split) -> Generator[None, None, Outputs]:
-    """`outputs`, with a pause after each batch for others on the same device."""
-    part = measured_part(split, network.head.num_classes)
-    features, logits = yield from _gathered(network, part, lambda head, x: (head.features(x), head(x)))
-    accuracy = None
-    if part is not split:
-        (decided,) = yield from _gathered(network, split, lambda head, x: (head(x).argmax(1),))
-        accuracy = float((decided == split.target.to(decided.device)).double().mean())
-    return Outputs(features, logits, part.target.to(logits.device), accuracy)
+class Reader:
+    """Reads what `outputs` gives batch by batch, so that others can use the device in between."""
+
+    def __init__(self, network: Network, split: Split) -> None:
+        self._part = measured_part(split, network.head.num_classes)
+        self._target = split.target
+        self._measured = _Reading(network, self._part, lambda head, x: (head.features(x), head(x)))
+        self._decided = None
+        if self._part is not split:
+            self._decided = _Reading(network, split, lambda head, x: (head(x).argmax(1),))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every batch was read."""
+        return self._measured.is_done and (self._decided is None or self._decided.is_done)
+
+    def read_batch(self) -> None:
+        """Read the next batch."""
+        if self._decided is None or not self._measured.is_done:
+            self._measured.read_batch()
+        else:
+            self._decided.read_batch()
+
+    def outputs(self) -> Outputs:
+        """What was read."""
+        features, logits = self._measured.wholes
+        accuracy = None
+        if self._decided is not None:
+            (decided,) = self._decided.wholes
+            accuracy = float((decided == self._target.to(decided.device)).double().mean())
+        return Outputs(features, logits, self._part.target.to(logits.device), accuracy)
 
 
-def _gathered(
-    network: Network, split: Split, read: Callable[[Head, Tensor], tuple[Tensor, ...]]
-) -> Generator[None, None, tuple[Tensor, ...]]:
-    """What is read off the backbone's output, batches one below the other.
+class _Reading:
+    """One pass over a split: what is read off the backbone's output, batches one below the other."""
 
-    Each is put in its place at once: kept until the end, they would lie in memory where the batches' inputs were, and
-    the allocator could give none of that to the next batch.
-    """
-    wholes: tuple[Tensor, ...] = ()
-    device = next(network.parameters()).device
-    numbers = split.inputs.shape[1:].numel()
-    batch_size = min(len(split), LARGEST_INPUTS // numbers, facts.LARGEST_LOGITS // network.head.num_classes)
-    if device.type == "cpu":
-        batch_size = min(batch_size, LARGEST_BATCH, LARGEST_CPU_INPUTS // numbers)
-    batch_size = max(1, batch_size)
-    backbone = _channel_by_channel(network.backbone) if device.type == "cuda" else network.backbone
-    for start in range(0, len(split), batch_size):
-        rows = slice(start, start + batch_size)
-        with evaluation(network):  # in each turn anew: others must not run in it
-            made = read(network.head, backbone(network.normalize(split.inputs[rows].to(device))))
-            wholes = wholes or tuple(part.new_empty(len(split), *part.shape[1:]) for part in made)
-            for whole, part in zip(wholes, made, strict=True):
+    def __init__(self, network: Network, split: Split, read: Callable[[Head, Tensor], tuple[Tensor, ...]]) -> None:
+        self.wholes: tuple[Tensor, ...] = ()
+        self._network, self._split, self._read, self._start = network, split, read, 0
+        self._device = next(network.parameters()).device
+        numbers = split.inputs.shape[1:].numel()
+        size = min(len(split), LARGEST_INPUTS // numbers, facts.LARGEST_LOGITS // network.head.num_classes)
+        if self._device.type == "cpu":
+            size = min(size, LARGEST_BATCH, LARGEST_CPU_INPUTS // numbers)
+        self._size = max(1, size)
+        self._backbone = _channel_by_channel(network.backbone) if self._device.type == "cuda" else network.backbone
+
+    @property
+    def is_done(self) -> bool:
+        return self._start >= len(self._split)
+
+    def read_batch(self) -> None:
+        network, rows = self._network, slice(self._start, self._start + self._size)
+        with evaluation(network):  # for one batch at a time: others must not run in it
+            inputs = network.normalize(self._split.inputs[rows].to(self._device))
+            made = self._read(network.head, self._backbone(inputs))
+            # Each batch is put in its place at once. If batches were kept until the end, they would lie in memory where
+            # the batches' inputs were, and the allocator could give none of that to the next batch.
+            self.wholes = self.wholes or tuple(part.new_empty(len(self._split), *part.shape[1:]) for part in made)
+            for whole, part in zip(self.wholes, made, strict=True):
                 whole[rows] = part
-        yield
-    return wholes
+        self._start += self._size
 
 
 def _channel_by_channel(backbone: nn.Module) -> Callable[[Tensor], Tensor]:
-    """The backbone with its weights in the layout in which a GPU convolves in float32 fastest: not that of training."""
+    """The backbone with its weights laid out channel by channel, as a GPU convolves fastest in float32."""
     weights = {name: parameter.detach().contiguous() for name, parameter in backbone.named_parameters()}
     return lambda inputs: torch.func.functional_call(backbone, weights, (inputs.contiguous(),))
 
 
 def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs, *, on_test: bool) -> dict[str, float]:
-    """Every measure of a split; the open-set and long-tail ones on the test split, where the data has them."""
+    """Every measure of a split. On the test split also those of open sets and long tails, if the data have them."""
     with evaluation(network):
         weight, bias = network.head.linear()
         logits, unknown = made.logits, None
         if on_test and dataset.unknown is not None:
             unknown = outputs(network, dataset.unknown).logits
-            logits = logits.double()  # its probabilities come so near 1 that float32 would not tell them apart
-        tailed = on_test and _is_long_tailed(dataset)
+            logits = logits.double()  # in float32 many probabilities near 1 would be equal
+        tailed = on_test and dataset.imbalance is not None
         counts = dataset.train_counts.to(made.logits.device) if tailed else None
         values = measures.evaluate(
             features=made.features,
@@ -136,12 +162,8 @@ def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs
     return values if made.accuracy is None else {**values, "accuracy": made.accuracy}
 
 
-def _is_long_tailed(dataset: Dataset) -> bool:
-    return dataset.imbalance is not None
-
-
 def snapshot_samples(split: Split, num_classes: int) -> Tensor:
-    """Rows of at most 500 samples among those measured, the first of each class: the same in every run on the data."""
+    """Rows of at most 500 of the measured samples, the first of each class: the same in every run on these data."""
     split = measured_part(split, num_classes)
     share = max(1, SNAPSHOT_SAMPLES // num_classes)
     order = torch.argsort(split.target, stable=True)
@@ -154,7 +176,7 @@ def snapshot_samples(split: Split, num_classes: int) -> Tensor:
 def snapshot(made: Outputs, chosen: Tensor) -> dict[str, Tensor]:
     """What pictures need of one moment of a training: features of some samples, class cosines, logit histograms.
 
-    Features are in float32, as those of the last snapshot are kept; `compact` does with less for the others.
+    Features are in float32, which the last snapshot keeps. `compact` makes the others smaller.
     """
     num_classes = made.logits.shape[1]
     true = torch.zeros_like(made.logits, dtype=torch.bool).scatter_(1, made.target.unsqueeze(1), True)
@@ -177,16 +199,18 @@ def snapshot(made: Outputs, chosen: Tensor) -> dict[str, Tensor]:
 
 
 def compact(taken: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A snapshot as it is kept when another follows: points in a plane need no more than half precision."""
+    """A snapshot as it is kept once another follows: points in a plane need no more than half precision."""
     return {**taken, "features": taken["features"].half()}
 
 
 def finished_snapshots(epochs: list[int], taken: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """All snapshots of a run as a few tensors; features become points in the plane of the last ones' two main axes.
+    """All snapshots of a run as a few tensors.
+
+    Features become points in a plane, which is spanned by the two main axes of the last snapshot's features.
 
     Args:
-        epochs: of the snapshots.
-        taken: the snapshots, the last with its features in float32.
+        epochs: one per snapshot.
+        taken: the snapshots, the last one with its features in float32.
 
     Returns:
         epochs (E,), target (S,), features (S, d) at the end, points (E, S, 2), range (E, 2), true_logits and
@@ -195,7 +219,7 @@ def finished_snapshots(epochs: list[int], taken: list[dict[str, Tensor]]) -> dic
     last = taken[-1]["features"]
     centre = last.mean(0)
     _, _, axes = torch.linalg.svd(last - centre, full_matrices=False)
-    plane = axes[:2].T  # (d, 2), fewer where d or S is 1
+    plane = axes[:2].T  # (d, 2), or (d, 1) if d or S is 1
     points = torch.stack([(compact(one)["features"].float() - centre) @ plane for one in taken])
     if points.shape[2] == 1:
         points = torch.cat([points, torch.zeros_like(points)], 2)

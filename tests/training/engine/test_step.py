@@ -12,10 +12,11 @@ import torch
 
 from lastlayer import heads, losses
 from lastlayer.linear_loss import plan as plan_module
-from lastlayer.training import HeadChoice, LossChoice, ModelChoice, Schedule, Trial, large, steps
-from lastlayer.training.loop import finish_fit, fit
-from lastlayer.training.steps import judge
+from lastlayer.training import HeadChoice, LossChoice, ModelChoice, Schedule, Trial, finish_fit, fit
+from lastlayer.training.engine import step
+from lastlayer.training.engine.step import loss_of
 
+STEP = "lastlayer.training.engine.step"
 N, D, K = 12, 5, 7
 HEADS = {
     "linear": lambda: heads.LinearHead(D, K),
@@ -27,8 +28,8 @@ HEADS = {
 @pytest.fixture
 def few_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any two logits are many, and two rows of them fill a chunk."""
-    monkeypatch.setattr(steps, "MANY_LOGITS", 1)
-    monkeypatch.setattr(large, "DECIDED_AT_ONCE", 2 * K)
+    monkeypatch.setattr(f"{STEP}.MANY_LOGITS", 1)
+    monkeypatch.setattr(f"{STEP}.DECIDED_AT_ONCE", 2 * K)
     for name, number in (("SMALL", 1), ("CHUNK", 2 * K), ("FEWEST_ROWS", 1)):
         monkeypatch.setitem(plan_module.__globals__, name, number)
 
@@ -44,7 +45,7 @@ def test_loss_gradients_and_decisions_are_those_of_the_logits(
     features = torch.randn(N, D, requires_grad=True)
     target: Any = torch.randint(K, (N,))
     for answer in (target, (target, target.flip(0), 0.3)):
-        value, decided = judge(layer, module, features, answer, None)
+        value, decided = loss_of(layer, module, features, answer, None)
         logits = layer(features)
         expected = module(logits, answer)
         assert torch.equal(decided, logits.argmax(1))
@@ -66,12 +67,12 @@ def test_the_large_margin_head_anneals_as_it_does_in_the_plain_way(
     torch.manual_seed(0)
     module, layer = losses.create("large-margin", K), heads.LargeMarginHead(D, K, margin=2, lam=(3.0, 0.0))
     features, target = torch.randn(N, D, requires_grad=True), torch.randint(K, (N,))
-    for step in (0, 1):
-        value, decided = judge(layer, module, features, target, None)
+    for taken in (0, 1):
+        value, decided = loss_of(layer, module, features, target, None)
         assert decided.shape == (N,)
-        assert layer.step == step + 1
+        assert layer.step == taken + 1
         assert torch.equal(decided, (features @ layer.weight.T).argmax(1))
-        expected = losses.large_margin(features, layer.weight, target, margin=2, lam=3.0 / (1 + 0.12 * step))
+        expected = losses.large_margin(features, layer.weight, target, margin=2, lam=3.0 / (1 + 0.12 * taken))
         torch.testing.assert_close(value, expected)
         for a, b in zip(*(torch.autograd.grad(v, [features, layer.weight]) for v in (value, expected)), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
@@ -85,25 +86,25 @@ def test_a_training_by_parts_ends_where_the_plain_one_does(head: str, monkeypatc
         schedule=Schedule(epochs=2), evaluations=1,
     )  # fmt: skip
     taken = []
-    by_parts = large.judge_by_parts
+    by_parts = step.loss_by_parts
 
     def watched(*arguments: Any) -> Any:
         taken.append(by_parts(*arguments))
         return taken[-1]
 
-    monkeypatch.setattr(steps, "judge_by_parts", watched)
+    monkeypatch.setattr(f"{STEP}.loss_by_parts", watched)
     found = finish_fit(fit(trial))["measures"]["train"]
     assert taken
     assert all(answer is not None for answer in taken)
-    monkeypatch.setattr(steps, "MANY_LOGITS", 2**24)
+    monkeypatch.setattr(f"{STEP}.MANY_LOGITS", 2**24)
     plain = finish_fit(fit(dataclasses.replace(trial)))["measures"]["train"]
     assert found["accuracy"] == pytest.approx(plain["accuracy"], abs=0.01)
     assert found["nc1"] == pytest.approx(plain["nc1"], rel=0.02)
 
 
 def test_few_logits_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "judge_by_parts", lambda *_: pytest.fail("these are few"))
-    value, logits = judge(heads.LinearHead(D, K), losses.create("ce"), torch.randn(N, D), torch.zeros(N).long(), None)
+    monkeypatch.setattr(f"{STEP}.loss_by_parts", lambda *_: pytest.fail("these are few"))
+    value, logits = loss_of(heads.LinearHead(D, K), losses.create("ce"), torch.randn(N, D), torch.zeros(N).long(), None)
     assert logits.shape == (N, K)
     assert value.isfinite()
 
@@ -119,7 +120,7 @@ def test_more_logits_than_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.nn.functional, "linear", watched)
     head = heads.LinearHead(2, k)
-    value, decided = judge(head, losses.create("bce"), torch.randn(n, 2), torch.arange(n), None)
+    value, decided = loss_of(head, losses.create("bce"), torch.randn(n, 2), torch.arange(n), None)
     value.backward()
     assert decided.shape == (n,)
     assert head.weight.grad.isfinite().all()
@@ -132,7 +133,7 @@ def test_few_logits_of_the_large_margin_head_anneal_as_the_head_itself_does() ->
     called.load_state_dict(trained.state_dict())
     features, target = torch.randn(5, D), torch.randint(K, (5,))
     for _ in range(3):
-        value, _ = judge(trained, losses.create("large-margin", K), features, target, None)
+        value, _ = loss_of(trained, losses.create("large-margin", K), features, target, None)
         torch.testing.assert_close(value, losses.cross_entropy(called(features, target), target))
     assert trained.step == called.step == 3
 

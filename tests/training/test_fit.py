@@ -1,10 +1,11 @@
 """The loop: every loss learns, the same seed gives the same bits, and nothing depends on company."""
 
 import dataclasses
+import functools
 import gc
 import math
+import sys
 import weakref
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -17,17 +18,18 @@ from lastlayer.runs import RunFolder
 from lastlayer.training import (
     Augmentation,
     DataChoice,
+    DivergedError,
     HeadChoice,
     LossChoice,
     ModelChoice,
     Optimiser,
     Schedule,
     Trial,
-    measuring,
 )
 from lastlayer.training.build import Network
-from lastlayer.training.loop import evaluation_epochs, finish_fit, fit
-from lastlayer.training.steps import DivergedError, Training
+from lastlayer.training.engine import evaluate
+from lastlayer.training.engine.step import step
+from lastlayer.training.fit import begin, evaluation_epochs, finish_fit, fit, train_epoch
 
 SMALL = Trial(model=ModelChoice("mlp", {"width": 64}), schedule=Schedule(epochs=3), evaluations=2)
 TRAINABLE = [name for name in losses.available() if name not in ("kd", "fn-kd")]
@@ -44,12 +46,12 @@ def test_every_loss_learns_digits(name: str) -> None:
 def test_an_ended_training_goes_with_its_data_without_the_garbage_collector() -> None:
     gc.disable()
     try:
-        training = Training(SMALL.resolved(), data.load("digits"))
-        for _ in training.train_epoch():
+        state, feed = begin(SMALL.resolved(), data.load("digits"))
+        for _ in train_epoch(state, feed, functools.partial(step, state, feed)):
             pass
-        ended = weakref.ref(training)
-        del training
-        assert ended() is None
+        ended = weakref.ref(state), weakref.ref(feed)
+        del state, feed
+        assert [one() for one in ended] == [None, None]
     finally:
         gc.enable()
 
@@ -57,7 +59,7 @@ def test_an_ended_training_goes_with_its_data_without_the_garbage_collector() ->
 def test_to_make_a_network_leaves_the_generators_of_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("a GPU was seeded"))
     before = torch.get_rng_state()
-    Training(SMALL.resolved(), data.load("digits"))
+    begin(SMALL.resolved(), data.load("digits"))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -113,21 +115,16 @@ class Dropping(torch.nn.Module):
 
 
 def test_dropout_draws_from_the_trials_own_generator() -> None:
-    trial = dataclasses.replace(SMALL, schedule=Schedule(epochs=1)).resolved()
+    model = ModelChoice(f"{__name__}:Dropping")
+    trial = dataclasses.replace(SMALL, model=model, schedule=Schedule(epochs=1)).resolved()
     dataset = data.load("digits")
 
     def train(disturb: bool) -> Tensor:
-        training = Training(trial, dataset)
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            training.network.backbone = Dropping(dataset.in_shape)
-            training.network.head = type(training.network.head)(8, 10)
-        training.optimiser = torch.optim.SGD(training.network.parameters(), lr=0.1)
-        training.draws = True
-        for _ in training.train_epoch():
+        state, feed = begin(trial, dataset)
+        for _ in train_epoch(state, feed, functools.partial(step, state, feed)):
             if disturb:
                 torch.rand(7)
-        return training.network.head.weight.detach().clone()
+        return state.network.head.weight.detach().clone()
 
     assert torch.equal(train(False), train(True))
 
@@ -139,7 +136,7 @@ def test_data_that_does_not_fit_on_the_device_trains_to_the_same_bits(
         SMALL, data=DataChoice(holdout=0.1, long_tail=10.0, unknown=2), augmentation=Augmentation(crop=1)
     )
     finish_fit(fit(trial, tmp_path / "resident"))
-    monkeypatch.setattr("lastlayer.training.streaming.fits", lambda *_: False)
+    monkeypatch.setattr("lastlayer.training.engine.feed.fits", lambda *_: False)
     finish_fit(fit(trial, tmp_path / "streamed"))
     one, other = weights(tmp_path / "resident"), weights(tmp_path / "streamed")
     assert all(torch.equal(one[key], other[key]) for key in one)
@@ -155,13 +152,13 @@ def test_measuring_does_not_change_the_training() -> None:
 
 def test_every_evaluation_goes_over_each_split_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = []
-    make = measuring.outputs_in_turns
 
-    def counted(network: Network, split: data.Split) -> Generator[None, None, measuring.Outputs]:
-        lengths.append(len(split))
-        return make(network, split)
+    class Counted(evaluate.Reader):
+        def __init__(self, network: Network, split: data.Split) -> None:
+            lengths.append(len(split))
+            super().__init__(network, split)
 
-    monkeypatch.setattr(measuring, "outputs_in_turns", counted)
+    monkeypatch.setattr(evaluate, "Reader", Counted)
     finish_fit(fit(SMALL, tmp_path / "run"))
     digits = data.load("digits")
     assert lengths == [len(digits.train), len(digits.test)] * 3
@@ -176,7 +173,7 @@ def test_every_evaluation_goes_over_each_split_once(tmp_path: Path, monkeypatch:
 
 
 def test_pictures_do_not_grow_with_the_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lastlayer.training.loop.MOST_SNAPSHOTS", 4)
+    monkeypatch.setattr(sys.modules["lastlayer.training.fit"], "MOST_SNAPSHOTS", 4)  # fit names the function too
     trial = dataclasses.replace(
         SMALL, data=DataChoice("digits", train=64), schedule=Schedule(epochs=10), evaluations=10
     )
@@ -227,10 +224,10 @@ def test_every_kind_of_setting_trains(change: dict[str, object]) -> None:
 
 def test_weight_decay_on_the_head_alone_leaves_the_backbone_to_the_gradient() -> None:
     trial = dataclasses.replace(SMALL, optimiser=Optimiser(decay="head", weight_decay=0.5)).resolved()
-    training = Training(trial, data.load("digits"))
-    groups = {group["weight_decay"]: group["params"] for group in training.optimiser.param_groups}
-    assert {id(p) for p in groups[0.5]} == {id(p) for p in training.network.head.parameters()}
-    assert {id(p) for p in groups[0.0]} == {id(p) for p in training.network.backbone.parameters()}
+    state, _ = begin(trial, data.load("digits"))
+    groups = {group["weight_decay"]: group["params"] for group in state.optimiser.param_groups}
+    assert {id(p) for p in groups[0.5]} == {id(p) for p in state.network.head.parameters()}
+    assert {id(p) for p in groups[0.0]} == {id(p) for p in state.network.backbone.parameters()}
 
 
 def test_a_holdout_gives_last_and_best_results() -> None:
@@ -282,5 +279,5 @@ def test_evaluations_never_exceed_the_epochs() -> None:
 
 
 def test_a_batch_larger_than_the_data_is_the_data() -> None:
-    training = Training(dataclasses.replace(SMALL, batch_size=10**6).resolved(), data.load("wine"))
-    assert training.steps_per_epoch == 1
+    state, _ = begin(dataclasses.replace(SMALL, batch_size=10**6).resolved(), data.load("wine"))
+    assert state.steps_per_epoch == 1

@@ -6,8 +6,9 @@ import torch
 from lastlayer.data import Dataset, Normalize, Split
 from lastlayer.heads import LinearHead
 from lastlayer.models import create
-from lastlayer.training import facts, measuring
+from lastlayer.training import facts
 from lastlayer.training.build import Network
+from lastlayer.training.engine import evaluate
 
 
 @pytest.fixture
@@ -24,23 +25,23 @@ def many(monkeypatch: pytest.MonkeyPatch) -> tuple[Network, Dataset]:
 
 def test_every_class_keeps_its_share(many: tuple[Network, Dataset]) -> None:
     _, dataset = many
-    part = measuring.measured_part(dataset.train, 4)
+    part = evaluate.measured_part(dataset.train, 4)
     assert len(part) == 100
     shares = part.target.bincount(minlength=4) / dataset.train_counts
     assert torch.allclose(shares, torch.full((4,), 0.1), atol=0.01)
-    assert measuring.measured_part(dataset.test, 4) is dataset.test
+    assert evaluate.measured_part(dataset.test, 4) is dataset.test
 
 
 def test_accuracy_is_that_of_all_samples(many: tuple[Network, Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
     network, dataset = many
-    monkeypatch.setattr(measuring, "LARGEST_INPUTS", 64 * 8)  # batches of 64, the last one shorter
-    made = measuring.outputs(network, dataset.train)
+    monkeypatch.setattr(evaluate, "LARGEST_INPUTS", 64 * 8)  # batches of 64, the last one shorter
+    made = evaluate.outputs(network, dataset.train)
     assert made.logits.shape == (100, 4)
     with torch.no_grad():
         expected = (network(dataset.train.inputs).argmax(1) == dataset.train.target).double().mean().item()
     from lastlayer.losses import create as create_loss
 
-    values = measuring.measure(network, create_loss("ce", 4), dataset, made, on_test=False)
+    values = evaluate.measure(network, create_loss("ce", 4), dataset, made, on_test=False)
     assert values["accuracy"] == expected
     assert 0 < values["auprc"] <= 1
 
@@ -49,7 +50,7 @@ def test_no_batch_makes_more_logits_than_are_held(many: tuple[Network, Dataset])
     network, dataset = many
     seen: list[int] = []
     network.head.register_forward_hook(lambda _module, _inputs, made: seen.append(made.numel()))
-    measuring.outputs(network, dataset.train)
+    evaluate.outputs(network, dataset.train)
     assert max(seen) <= 4 * 100
 
 
@@ -59,7 +60,7 @@ def test_batches_of_images_on_a_cpu_are_small(shape: tuple[int, ...], sizes: lis
     seen: list[int] = []
     network.backbone.register_forward_hook(lambda _module, inputs, _made: seen.append(len(inputs[0])))
     inputs = torch.zeros(1, *shape).expand(sum(sizes), *shape)
-    made = measuring.outputs(network, Split(inputs, torch.arange(sum(sizes)) % 2))
+    made = evaluate.outputs(network, Split(inputs, torch.arange(sum(sizes)) % 2))
     assert seen == sizes
     assert made.logits.shape == (sum(sizes), 2)
 
@@ -72,8 +73,8 @@ def test_the_note_says_how_many(many: tuple[Network, Dataset]) -> None:
 
 def test_snapshots_point_at_measured_samples(many: tuple[Network, Dataset]) -> None:
     network, dataset = many
-    chosen = measuring.snapshot_samples(dataset.train, 4)
-    made = measuring.outputs(network, dataset.train)
+    chosen = evaluate.snapshot_samples(dataset.train, 4)
+    made = evaluate.outputs(network, dataset.train)
     assert int(chosen.max()) < len(made.target)
-    picture = measuring.snapshot(made, chosen)
+    picture = evaluate.snapshot(made, chosen)
     assert len(picture["features"]) == len(chosen)
