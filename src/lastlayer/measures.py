@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lastlayer import geometry, tasks
 from lastlayer._core.unit import unit
-from lastlayer.tasks._inputs import check_bias, check_matrix, check_probabilities, row_blocks
+from lastlayer.tasks.inputs import check_bias, check_matrix, check_probabilities, row_blocks
 
 Direction = Literal["higher", "lower"]
 

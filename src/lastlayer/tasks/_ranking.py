@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lastlayer._core.precision import at_least_float32
-from lastlayer.tasks._inputs import refuse_nan
+from lastlayer.tasks.inputs import refuse_nan
 
 _BUCKETS_PER_QUERY = 32
 _BLOCK_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 24}  # on a CPU, a larger block does not fit in the cache

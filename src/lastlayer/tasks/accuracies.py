@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lastlayer.tasks._inputs import check_bias, check_labelled, check_matrix, check_pair, read_target
+from lastlayer.tasks.inputs import check_bias, check_labelled, check_matrix, check_pair, read_target
 
 
 @dataclass(frozen=True)

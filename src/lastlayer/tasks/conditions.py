@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lastlayer.tasks._inputs import check_pair
+from lastlayer.tasks.inputs import check_pair
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lastlayer.tasks._inputs import check_pair, check_probabilities, row_blocks
 from lastlayer.tasks.accuracies import correct
+from lastlayer.tasks.inputs import check_pair, check_probabilities, row_blocks
 
 
 @dataclass(frozen=True)

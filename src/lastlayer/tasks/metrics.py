@@ -19,9 +19,9 @@ from lastlayer.tasks._histogram import (
     precision_at_recall_bounds,
     score_bins,
 )
-from lastlayer.tasks._inputs import check_matrix, read_target
 from lastlayer.tasks._ranking import check_recalls
 from lastlayer.tasks.accuracies import correct
+from lastlayer.tasks.inputs import check_matrix, read_target
 
 _CLASSES_AT_ONCE = 16  # classes for which `compute` makes float64 copies at a time
 

@@ -6,9 +6,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lastlayer.tasks._inputs import check_matrix, check_pair, refuse_nan
 from lastlayer.tasks._ranking import pairs_won
 from lastlayer.tasks.accuracies import correct
+from lastlayer.tasks.inputs import check_matrix, check_pair, refuse_nan
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lastlayer.tasks._inputs import (
+from lastlayer.tasks._ranking import as_rows, count_at_least, narrow_blocks
+from lastlayer.tasks.inputs import (
     Logits,
     check_labelled,
     check_matrix,
@@ -17,7 +18,6 @@ from lastlayer.tasks._inputs import (
     refuse_nan,
     row_blocks,
 )
-from lastlayer.tasks._ranking import as_rows, count_at_least, narrow_blocks
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lastlayer.tasks._inputs import Logits, check_labelled, column_blocks, read_target
 from lastlayer.tasks._ranking import (
     average_precision,
     check_recalls,
@@ -14,6 +13,7 @@ from lastlayer.tasks._ranking import (
     precision_at_recall,
     rank_positives,
 )
+from lastlayer.tasks.inputs import Logits, check_labelled, column_blocks, read_target
 
 
 @dataclass(frozen=True)
