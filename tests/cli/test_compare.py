@@ -13,6 +13,7 @@ import numpy
 import pytest
 from typer.testing import CliRunner
 
+from lastlayer import data
 from lastlayer import load as lastlayer_load
 from lastlayer.cli import app
 from lastlayer.runs import Comparison, RunFolder
@@ -166,6 +167,25 @@ def test_what_is_said_of_one_loss_counts_before_what_is_said_of_all() -> None:
     assert code == 0, said
     chosen = [RunFolder(path.parent).trial()["loss"] for path in Path("runs").glob("*/result.json")]
     assert {one["name"]: one["options"]["label_smoothing"] for one in chosen} == {"ls": 0.3, "bce": 0.2}
+
+
+def test_a_folder_of_images_is_decoded_once_for_all_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pytest.importorskip("PIL.Image", reason="NOT TESTED: folders of images, because Pillow is not installed")
+    for part, count in (("train", 4), ("test", 2)):
+        for kind in ("cat", "dog"):
+            Path(part, kind).mkdir(parents=True)
+            for number in range(count):
+                image.new("L", (8, 8), 40 * number).save(Path(part, kind, f"{number}.png"))
+    opened: list[str] = []
+    open_image = image.open
+    monkeypatch.setattr(image, "open", lambda file, *rest: opened.append(str(file)) or open_image(file, *rest))
+    data.load(".")
+    by_one = len(opened)
+    opened.clear()
+    # in this process: worker processes are tested in tests/runners/test_processes.py
+    options = ["--data", ".", "--epochs", "1", "--workers", "1", "--set", "evaluations=1"]
+    assert lastlayer("compare", "--losses", "ce,sln", "--seeds", "2", *options)[0] == 0
+    assert len(opened) == by_one > 0
 
 
 def test_the_same_command_again_trains_nothing() -> None:

@@ -58,6 +58,7 @@ def compare(
     skips what is done and resumes what was interrupted. Every measure is taken on train and test, in evaluation mode,
     without augmentation, in float32.
     """
+    from lastlayer.data import reading_once
     from lastlayer.runners import Placement
 
     names = split_losses(losses)
@@ -65,11 +66,12 @@ def compare(
         out, device, workers, pack, devices=devices, data_root=settings.data_root, retry_failed=retry_failed,
         tensorboard=tensorboard,
     )  # fmt: skip
-    trials, notes = settings.trials(names, range(seeds), placement)
-    if tune:
-        trials = tuned(trials, placement)
-    title = f"{settings.data}: {counted(len(names), 'loss')}, {counted(seeds, 'seed')}"
-    run(trials, placement, title, notes=notes)
+    with reading_once():
+        trials, notes = settings.trials(names, range(seeds), placement)
+        if tune:
+            trials = tuned(trials, placement)
+        title = f"{settings.data}: {counted(len(names), 'loss')}, {counted(seeds, 'seed')}"
+        run(trials, placement, title, notes=notes)
     show_results(trials, placement)
 
 
@@ -85,13 +87,15 @@ def train(
     tensorboard: TensorBoard = None,
 ) -> None:
     """Train one loss with one seed, and measure it; `lastlayer report` makes a page of it."""
+    from lastlayer.data import reading_once
     from lastlayer.runners import Placement
 
     placement = Placement(
         out, device, devices=devices, data_root=settings.data_root, retry_failed=retry_failed, tensorboard=tensorboard
     )
-    trials, notes = settings.trials([loss], [seed], placement)
-    run(trials, placement, f"{settings.data}: {loss}, seed {seed}", notes=notes)
+    with reading_once():
+        trials, notes = settings.trials([loss], [seed], placement)
+        run(trials, placement, f"{settings.data}: {loss}, seed {seed}", notes=notes)
     show_results(trials, placement, page=False)
     typer.echo(f"run: {placement.folder(trials[0]).path}")
 
