@@ -15,11 +15,17 @@ TUNING_SEED = 1_000_003  # not a seed anyone compares with
 HOLDOUT = 0.1
 
 
+def held_out(trial: Trial) -> Trial:
+    """A resolved trial as a candidate: part of its training set is held out, and it is measured once, at the end."""
+    data = dataclasses.replace(trial.data, holdout=trial.data.holdout or HOLDOUT)
+    return dataclasses.replace(trial, data=data, seed=TUNING_SEED, evaluations=1)
+
+
 def candidates(trial: Trial) -> list[Trial]:
     """The grid around a resolved trial's own learning rate and weight decay: twelve trials with a tenth held out."""
     assert trial.optimiser.lr is not None
     assert trial.optimiser.weight_decay is not None
-    data = dataclasses.replace(trial.data, holdout=trial.data.holdout or HOLDOUT)
+    base = held_out(trial)
     grid = []
     for rate in RATE_FACTORS:
         for decay in DECAY_FACTORS:
@@ -28,7 +34,7 @@ def candidates(trial: Trial) -> list[Trial]:
                 lr=float(f"{trial.optimiser.lr * rate:.6g}"),
                 weight_decay=float(f"{trial.optimiser.weight_decay * decay:.6g}"),
             )
-            grid.append(dataclasses.replace(trial, data=data, optimiser=optimiser, seed=TUNING_SEED, evaluations=1))
+            grid.append(dataclasses.replace(base, optimiser=optimiser))
     return grid
 
 

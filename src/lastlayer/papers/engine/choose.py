@@ -1,4 +1,4 @@
-"""What is chosen on validation data before a grid runs: the candidates, what they measured, and which came out best."""
+"""What is chosen on validation data before a grid runs: the candidates, what they measured, and which did best."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from lastlayer.papers.engine.record import facts_of
 from lastlayer.papers.engine.store import Observations, Record, Store
 from lastlayer.runners import Placement
 from lastlayer.runs import DamagedFileError, RunFolder
-from lastlayer.training.trial import Trial
-from lastlayer.training.tuning import HOLDOUT, TUNING_SEED, best_candidate
+from lastlayer.training import Trial
+from lastlayer.training.tuning import best_candidate, held_out
 
-Told = Callable[[str], None]
-Group = tuple[str, ...]  # labels of the axes for which settings are chosen
+Tell = Callable[[str], None]
+Group = tuple[str, ...]  # the points for which settings are chosen together
 
 
 class Choosing:
     """What is tried on validation data before the cells of a grid run, and what comes out best."""
 
-    def __init__(self, artifact: Artifact, size: Size, grid: Grid, plan: Placement, store: Store) -> None:
-        self.artifact, self.size, self.grid, self.plan, self.store = artifact, size, grid, plan, store
+    def __init__(self, artifact: Artifact, size: Size, grid: Grid, placement: Placement, store: Store) -> None:
+        self.artifact, self.size, self.grid, self.placement, self.store = artifact, size, grid, placement, store
         self.groups: dict[Group, GridCell] = {}
         self.tried: dict[Group, list[Trial]] = {}
         if grid.search is not None:
@@ -38,7 +38,7 @@ class Choosing:
         return self.grid.search is not None and _group(self.grid.search, cell.labels) in self.groups
 
     def possible(self) -> Iterator[GridCell]:
-        """Every cell; one for which something is chosen, once for each combination that may come out best."""
+        """Every cell. A cell for which something is chosen comes once per combination that may do best."""
         for cell in self.grid.cells:
             if self.grid.search is None or not self.concerns(cell):
                 yield cell
@@ -47,35 +47,35 @@ class Choosing:
                 yield dataclasses.replace(cell, trial=cell.trial.with_settings(settings))
 
     def untried(self, *, taught: bool) -> list[Trial]:
-        """The candidates that are not written down: those that need a teacher, or those that need none."""
+        """The candidates that the store does not have: those that need a teacher, or those that need none."""
         groups = [group for group, cell in self.groups.items() if (cell.teacher is not None) == taught]
         return [trial for group in groups for trial in self.tried[group] if trial.identity not in self.tested]
 
     def keep(self) -> None:
         """Merge the candidates that ended into the store."""
         per = () if self.grid.search is None else self.grid.search.per
-        rows = [
-            row
-            for group, made in self.tried.items()
-            for trial, settings in zip(made, _combinations(self.groups[group]), strict=True)
-            for row in _candidate_rows({axis: self.groups[group].labels[axis] for axis in per}, settings, trial,
-                                       self.plan.folder(trial))
-        ]  # fmt: skip
+        rows: list[Record] = []
+        for group, made in self.tried.items():
+            labels = dict(zip(per, group, strict=True))
+            for trial, settings in zip(made, _combinations(self.groups[group]), strict=True):
+                rows += _candidate_records(labels, settings, trial, self.placement.folder(trial))
         self.store.add(self.artifact.name, self.size, rows, tried=True)
 
-    def choose(self, tell: Told) -> tuple[Grid, list[str]]:
-        """The grid with the settings that did best, and what was chosen for each cell."""
+    def choose(self, tell: Tell) -> tuple[Grid, list[str]]:
+        """The grid with the settings that did best, and for each cell what was chosen, in words."""
         if self.grid.search is None:
             return self.grid, [""] * len(self.grid.cells)
         scores = _scores(self.store.read(self.artifact.name, self.size, tried=True))
         best: dict[Group, dict[str, Any]] = {}
         for group, made in self.tried.items():
             found = [scores.get(trial.identity) for trial in made]
-            winner, score = best_candidate(made, found, self.plan.root)
+            winner, score = best_candidate(made, found, self.placement.root)
             best[group] = _combinations(self.groups[group])[made.index(winner)]
-            tell(f"{' '.join(group) or self.artifact.name}: {_text(best[group])}, "
-                 f"validation accuracy {score['accuracy']:.4f}, "
-                 f"{len(made) - found.count(None)} of {len(made)} candidates done")  # fmt: skip
+            tell(
+                f"{' '.join(group) or self.artifact.name}: {_text(best[group])}, "
+                f"validation accuracy {score['accuracy']:.4f}, "
+                f"{len(made) - found.count(None)} of {len(made)} candidates done"
+            )
         cells, chosen = [], []
         for cell in self.grid.cells:
             settings = best.get(_group(self.grid.search, cell.labels), {})
@@ -84,38 +84,37 @@ class Choosing:
         return dataclasses.replace(self.grid, cells=tuple(cells)), chosen
 
 
-def candidates(selection: Search, cell: GridCell) -> list[Trial]:
-    """The trials tried before a cell runs: every combination of the settings chosen, with a part held out."""
-    made = []
-    for settings in _combinations(cell):
-        holdout = {"data.holdout": cell.trial.data.holdout or HOLDOUT, "seed": TUNING_SEED, "evaluations": 1}
-        made.append(resolve(cell.trial, {**settings, **selection.settings, **holdout}))
-    return made
+def candidates(search: Search, cell: GridCell) -> list[Trial]:
+    """What is tried before a cell runs: a trial per combination of settings, with part of the training set held out."""
+    return [
+        held_out(resolve(cell.trial, {**settings, **search.settings, "evaluations": 1}))
+        for settings in _combinations(cell)
+    ]
+
+
+def groups_of(grid: Grid, search: Search) -> dict[Group, GridCell]:
+    """The first cell of each group that has something to choose."""
+    groups: dict[Group, GridCell] = {}
+    for cell in grid.cells:
+        if cell.over:
+            groups.setdefault(_group(search, cell.labels), cell)
+    return groups
+
+
+def _group(search: Search, labels: Labels) -> Group:
+    return tuple(labels[axis] for axis in search.per)
 
 
 def _combinations(cell: GridCell) -> list[dict[str, Any]]:
     return [dict(zip(cell.over, values, strict=True)) for values in itertools.product(*cell.over.values())]
 
 
-def groups_of(grid: Grid, selection: Search) -> dict[Group, GridCell]:
-    """The first cell of each group that has something to choose."""
-    groups: dict[Group, GridCell] = {}
-    for cell in grid.cells:
-        if cell.over:
-            groups.setdefault(_group(selection, cell.labels), cell)
-    return groups
-
-
-def _group(selection: Search, labels: Labels) -> Group:
-    return tuple(labels[axis] for axis in selection.per)
-
-
 def _text(settings: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in settings.items())
 
 
-def _candidate_rows(labels: Labels, settings: Mapping[str, Any], trial: Trial, folder: RunFolder) -> list[Record]:
-    """The row of a candidate that ended in this folder: what it measured on the part held out, and nothing else."""
+def _candidate_records(labels: Labels, settings: Mapping[str, Any], trial: Trial, folder: RunFolder) -> list[Record]:
+    """The record of a candidate that ended: what it measured on the part held out, and nothing else."""
     labels = {**labels, "tried": _text(settings)}
     if folder.status == "failed":
         return [Record(labels, trial.seed, 0, {}, "failed", {"run": trial.identity})]
@@ -123,14 +122,14 @@ def _candidate_rows(labels: Labels, settings: Mapping[str, Any], trial: Trial, f
         return []
     try:
         result = folder.result()
-    except DamagedFileError as error:  # a choice among the others might be another
+    except DamagedFileError as error:  # without this one, another might be chosen
         raise DamagedFileError(describe_damage(folder.path, error)) from error
     values = {f"validation.{name}": value for name, value in result["measures"]["validation"].items()}
     return [Record(labels, trial.seed, trial.schedule.epochs, values, "done", facts_of(result, trial.identity))]
 
 
 def _scores(tried: Observations) -> dict[str, dict[str, float]]:
-    """What candidates that are done measured on validation data, by their identity."""
+    """What finished candidates measured on validation data, by their identity."""
     return {
         row.facts["run"]: {name.removeprefix("validation."): value for name, value in row.values.items()}
         for row in tried.rows

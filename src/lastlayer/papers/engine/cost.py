@@ -1,4 +1,7 @@
-"""How long trials will take on this machine, roughly: operations of the model times samples, over a measured rate."""
+"""Roughly how long trials will take on this machine.
+
+The operations of a model, times the samples it sees, are divided by a rate of operations that is measured here.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,20 @@ from torch import nn
 from lastlayer import data, models
 from lastlayer.training.trial import DataChoice, ModelChoice, Trial
 
-TRAINING_FACTOR = 3  # forward, and twice as much backward
-STEP_SECONDS = {"cpu": 4e-4, "cuda": 3e-4}  # that a step takes at least, however small the model
-TRIAL_SECONDS = 0.5  # to build a trial, measure it once and write it down, however short
+TRAINING_FACTOR = 3  # one part forward, two parts backward
+STEP_SECONDS = {"cpu": 4e-4, "cuda": 3e-4}  # what a step takes at least, however small the model is
+TRIAL_SECONDS = 0.5  # what it takes to build a trial, measure it once and write its files, however short it is
 
 
 def shape(choice: DataChoice) -> tuple[int, tuple[int, ...], int]:
     """Training samples, shape of an input and classes of the data of a trial, without reading its files."""
-    size = data.describe(choice.name).size if choice.name in data.available() else None
-    if size is not None:
-        samples, in_shape, classes = size
-        if "size" in choice.options:  # to which the reader scales
-            in_shape = (in_shape[0], choice.options["size"], choice.options["size"])
-    else:
+    size = data.describe(choice.name).size
+    if size is None:
         dataset = _embedded(choice.name, tuple(sorted(choice.options.items())))
-        samples, in_shape, classes = len(dataset.train), dataset.in_shape, dataset.num_classes
+        size = len(dataset.train), dataset.in_shape, dataset.num_classes
+    samples, in_shape, classes = size
+    if len(in_shape) == 3 and "size" in choice.options:  # the reader scales images to this
+        in_shape = (in_shape[0], choice.options["size"], choice.options["size"])
     if choice.classes is not None:
         samples, classes = samples * choice.classes // classes, choice.classes
     known = classes - (choice.unknown or 0)
@@ -46,7 +48,7 @@ def _embedded(name: str, options: tuple[tuple[str, Any], ...]) -> data.Dataset:
 
 
 def seconds(trials: Iterable[Trial], device: str) -> float:
-    """Time of all trials on all cores or one GPU, evaluations left out; NaN where a model cannot be built here."""
+    """Time of all trials on all cores or one GPU, without evaluations. NaN if a model cannot be built here."""
     return sum(_one(trial, device) for trial in trials)
 
 
@@ -81,10 +83,10 @@ def _operations(name: str, options: str, in_shape: tuple[int, ...]) -> float:
 
 @functools.cache
 def rate(device: str) -> float:
-    """Operations a second of a convolution like those of the models, forward and backward; takes half a second.
+    """Operations per second of a convolution like those of the models, forward and backward.
 
-    One core is measured, as trials share the cores between them: several threads of one would wait for each other on a
-    busy machine.
+    Measuring takes half a second. On a CPU one core is measured and multiplied, because each trial runs on one core.
+    Several threads of one trial would wait for each other on a busy machine.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,30 +1,51 @@
-"""What is written down of runs that ended: a row for each evaluation, with what it measured and where it was made."""
+"""What is kept of runs that ended, and what `observe` functions are given to measure more.
+
+There is one record per evaluation, with what it measured and where it was made.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from lastlayer._core.files import describe_damage
+from lastlayer.data import Split
 from lastlayer.papers.engine.artifact import Artifact, Grid, GridCell, Labels, code_of, resolve
 from lastlayer.papers.engine.store import Record
 from lastlayer.runners import Placement
 from lastlayer.runs import DamagedFileError, RunFolder
+from lastlayer.training import DataChoice, Trial, load, load_data
+from lastlayer.training.engine.evaluate import Outputs, outputs
 
-ABOVE_CHANCE = 1.05  # times the share of the largest class: a run below that on its training set learned nothing
+ABOVE_CHANCE = 1.05  # times the share of the largest class: below this training accuracy a run learned nothing
+
+Done = Sequence[tuple[Labels, int, RunFolder]]  # the finished runs of an artifact: labels, seed, folder
 
 
 def observe(
     artifact: Artifact,
     grid: Grid,
-    plan: Placement,
+    placement: Placement,
     chosen: Sequence[str],
     known: Collection[tuple[object, ...]],
     elsewhere: Mapping[str, Record],
     tell: Callable[[str], None],
 ) -> list[Record]:
-    """The rows of the runs that ended and are not known yet, here or elsewhere."""
+    """The records of the runs of a grid that ended and are not known yet.
+
+    Args:
+        artifact: whose grid it is.
+        grid: with the settings that were chosen for its cells.
+        placement: where the run folders are.
+        chosen: what was chosen for each cell, in words.
+        known: places of runs that the store has already.
+        elsewhere: records of other artifacts by run. A run that is among them is not read from its folder.
+        tell: is told of each run without a result, and why.
+    """
     rows: list[Record] = []
     done: list[tuple[Labels, int, RunFolder]] = []
     for cell, selected in zip(grid.cells, chosen, strict=True):
@@ -36,22 +57,21 @@ def observe(
                 same = elsewhere[trial.identity]
                 rows.append(dataclasses.replace(same, labels=cell.labels, facts={**same.facts, "selected": selected}))
                 continue
-            folder = plan.folder(trial)
+            folder = placement.folder(trial)
             where = f"{' '.join(cell.labels.values())}, seed {seed}"
             if folder.status != "done":
                 reason = folder.failure()["error"] if folder.status == "failed" else folder.status
                 tell(f"no result: {where}: {reason}")
                 if folder.status == "failed":
-                    rows.append(
-                        Record(cell.labels, seed, 0, {}, "failed", {"run": trial.identity, "selected": selected})
-                    )
+                    facts = {"run": trial.identity, "selected": selected}
+                    rows.append(Record(cell.labels, seed, 0, {}, "failed", facts))
                 continue
             try:
                 result = folder.result()
-            except DamagedFileError as error:  # the others count; without this one's folder it is trained anew
+            except DamagedFileError as error:  # the other runs count; this one trains again once its folder is gone
                 tell(f"no result: {where}: {describe_damage(folder.path, error)}")
                 continue
-            found = _rows(artifact, cell, seed, result, selected, trial.identity)
+            found = _records(artifact, cell, seed, result, selected, trial.identity)
             if found[-1].status == "chance":
                 tell(f"no result: {where}: training accuracy at the level of chance")
             else:
@@ -59,16 +79,16 @@ def observe(
             rows += found
     if artifact.observe is None:
         return rows
-    return _with_more(rows, code_of(artifact, artifact.observe)(done, plan))
+    return _with_more(rows, code_of(artifact, artifact.observe)(done, placement))
 
 
 def place_of(labels: Labels, seed: int, identity: str) -> tuple[object, ...]:
-    """Where a run stands in the observations; the same run may stand in two lines of a table."""
+    """Where a run stands among the observations. The same run may stand in two lines of a table."""
     return (*Record(labels, seed, 0, {}).place, identity)
 
 
 def _with_more(rows: Iterable[Record], observed: Iterable[Record]) -> list[Record]:
-    """The rows, with what was observed of the same evaluations put in and other observed rows added."""
+    """The records with more values for those that were measured again, and further records after them."""
     by_key = {row.key: row for row in rows}
     for more in observed:
         same = by_key.get(more.key)
@@ -76,7 +96,7 @@ def _with_more(rows: Iterable[Record], observed: Iterable[Record]) -> list[Recor
     return list(by_key.values())
 
 
-def _rows(
+def _records(
     artifact: Artifact, cell: GridCell, seed: int, result: Mapping[str, Any], selected: str, identity: str
 ) -> list[Record]:
     history = result["history"] if artifact.curves else result["history"][-1:]
@@ -110,8 +130,36 @@ def facts_of(result: Mapping[str, Any], identity: str) -> dict[str, str]:
 def is_chance(result: Mapping[str, Any]) -> bool:
     """Whether a run did no better on its training set than always answering the largest class.
 
-    Without its bias neither: at a very small scale biases alone decide, however well the features are apart.
+    The better of the accuracies with and without the bias counts. At a very small scale the biases alone decide,
+    however well the features are separated.
     """
     share = result["data"].get("largest_class", 1 / len(result["data"]["class_names"]))
     train = result["measures"]["train"]
     return bool(max(train["accuracy"], train.get("unbiased_accuracy", 0.0)) <= ABOVE_CHANCE * share)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run and what its network makes of its training samples, on the CPU."""
+
+    labels: Labels
+    seed: int
+    trial: Trial
+    train: Outputs
+
+
+def on_training_samples(done: Done, placement: Placement) -> Iterator[Finished]:
+    """Each run with the features and logits of its training samples.
+
+    They are computed on the device on which the runs train. Data that consecutive runs share is read once.
+    """
+    on_gpu = placement.device != "cpu" and torch.cuda.is_available()
+    device = "cpu" if not on_gpu else "cuda" if placement.device == "auto" else placement.device
+    read: tuple[DataChoice, Split] | None = None
+    for labels, seed, folder in done:
+        loaded = load(folder, device)
+        if read is None or read[0] != loaded.trial.data:
+            read = loaded.trial.data, load_data(loaded.trial.data, placement.data_root).train
+        made = outputs(loaded.network, read[1])
+        train = Outputs(made.features.cpu(), made.logits.cpu(), made.target.cpu(), made.accuracy)
+        yield Finished(labels, seed, loaded.trial, train)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 from lastlayer.data import CorruptFileError
 from lastlayer.papers.engine.artifact import Artifact, Grid, GridCell, Size, code_of, resolve
-from lastlayer.papers.engine.choose import Choosing, Told, candidates, groups_of
+from lastlayer.papers.engine.choose import Choosing, Tell, candidates, groups_of
 from lastlayer.papers.engine.record import observe, place_of
 from lastlayer.papers.engine.store import Observations, Record, Store
 from lastlayer.runners import Placement, run_trials
@@ -27,7 +27,7 @@ def reproduce(
     only: Mapping[str, Sequence[str]] | None = None,
     seeds: Sequence[int] | None = None,
     run: Run | None = None,
-    tell: Told = lambda line: None,
+    tell: Tell = lambda line: None,
 ) -> Observations:
     """Run what is missing of an artifact and merge what it shows into the store.
 
@@ -57,7 +57,7 @@ def reproduce_all(
     only: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
     seeds: Sequence[int] | None = None,
     run: Run | None = None,
-    tell: Told = lambda line: None,
+    tell: Tell = lambda line: None,
 ) -> list[Observations]:
     """`reproduce` of several, whose trials run side by side, a trial that several share once.
 
@@ -71,7 +71,7 @@ def reproduce_all(
         Exception: that of the first that could not go on, after the others are written down.
     """
 
-    def told(name: str) -> Told:
+    def told(name: str) -> Tell:
         return tell if len(artifacts) == 1 else lambda line: tell(f"{name}: {line}")
 
     working = {
@@ -138,7 +138,7 @@ def _refuse_lacking(trials: Sequence[Trial], plan: Placement, at_hand: set[str])
 Work = Generator[Sequence[Trial], None, None]  # yields what must be trained before it goes on
 
 
-def _observed(artifact: Artifact, size: Size, grid: Grid, plan: Placement, store: Store, tell: Told) -> Work:
+def _observed(artifact: Artifact, size: Size, grid: Grid, plan: Placement, store: Store, tell: Tell) -> Work:
     """Merge what an artifact shows into the store."""
     if artifact.compute is None:
         yield from _trained(artifact, size, grid, plan, store, tell)
@@ -152,7 +152,7 @@ def _observed(artifact: Artifact, size: Size, grid: Grid, plan: Placement, store
     )
 
 
-def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Placement, store: Store, tell: Told) -> Work:
+def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Placement, store: Store, tell: Tell) -> Work:
     """Merge the rows of a grid into the store after training what it does not have yet.
 
     First come teachers, candidates that need none and cells for which nothing is chosen; then candidates that were
@@ -176,7 +176,7 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Placement, store:
     def teachers_of(cells: Iterable[GridCell]) -> list[Trial]:
         return [cell.teacher for cell in cells if cell.teacher is not None]
 
-    def keep(grid: Grid, chosen: Sequence[str], tell: Told) -> None:
+    def keep(grid: Grid, chosen: Sequence[str], tell: Tell) -> None:
         store.add(artifact.name, size, observe(artifact, grid, plan, chosen, known, elsewhere, tell))
 
     if (known or elsewhere) and any(len(missing([cell])) < len(grid.seeds) for cell in choosing.possible()):

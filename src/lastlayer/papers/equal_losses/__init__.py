@@ -12,7 +12,7 @@ import numpy as np
 from lastlayer.geometry import equivalence
 from lastlayer.papers.engine.artifact import artifact
 from lastlayer.papers.engine.claims import Verdict, above, check, exact, redrawn
-from lastlayer.papers.engine.finished import Done, on_training_samples
+from lastlayer.papers.engine.record import Done, on_training_samples
 from lastlayer.papers.engine.store import NotRunError, Observations, Record
 from lastlayer.reports.statistics import bootstrap, sign_test, welch
 from lastlayer.runners import Placement

@@ -8,7 +8,7 @@ import torch
 
 from lastlayer.losses import batch_max_margin
 from lastlayer.papers.engine.claims import Verdict, above, check, exact, redrawn
-from lastlayer.papers.engine.finished import Done, on_training_samples
+from lastlayer.papers.engine.record import Done, on_training_samples
 from lastlayer.papers.engine.store import Observations, Record
 from lastlayer.papers.logit_separation.theory import ALIGNED, NAMES, NOT_ALIGNED
 from lastlayer.reports.statistics import paired, welch

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from lastlayer.papers.engine.claims import Verdict, above, all_of, check, exact, redrawn
-from lastlayer.papers.engine.finished import Done
+from lastlayer.papers.engine.record import Done
 from lastlayer.papers.engine.store import NotRunError, Observations, Record
 from lastlayer.papers.normalized_scaling.growth import (
     TOLERANCES,
