@@ -181,15 +181,6 @@ def test_a_tensor_as_hyperparameter(loss, name, numbers):
     assert gradcheck(lambda number: loss(z, target, **{name: number}), grid[1:2].detach().squeeze().requires_grad_())
 
 
-def test_vmap_over_class_frequencies():
-    z, target = torch.randn(3, K, dtype=torch.float64), torch.tensor([0, 4, 2])
-    counts = torch.randint(1, 100, (4, K)).double()
-    found = torch.func.vmap(lambda n: losses.logit_adjusted(z, target, counts=n))(counts)
-    torch.testing.assert_close(found, torch.stack([losses.logit_adjusted(z, target, counts=n) for n in counts]))
-    found = torch.func.vmap(lambda n: losses.nce(z, target, noise=n))(counts / counts.sum(1, keepdim=True))
-    torch.testing.assert_close(found, torch.stack([losses.nce(z, target, noise=n / n.sum()) for n in counts]))
-
-
 @every_target
 @pytest.mark.parametrize("case", PER_SAMPLE, ids=identity)
 def test_gradient_is_the_derivative(case, kind):
@@ -243,20 +234,6 @@ def test_hessian_of_cross_entropy_is_the_softmax_covariance():
         warnings.simplefilter("ignore")
         found = torch.func.hessian(lambda z: losses.cross_entropy(z, torch.tensor(1)))(z)
     torch.testing.assert_close(found, p.diag() - torch.outer(p, p))
-
-
-def test_focal_hessian_has_the_papers_form():
-    """eta'(p_k) p_k (e - p)(e - p)' - eta(p_k) (diag p - p p')."""
-    gamma, k = 3.0, 2
-    z = torch.randn(K, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    p = z.softmax(0)
-    pk, log_pk = p[k], p[k].log()
-    eta = gamma * pk * (1 - pk) ** (gamma - 1) * log_pk - (1 - pk) ** gamma
-    slope = gamma * (1 - pk) ** (gamma - 2) * ((1 - gamma * pk) * log_pk + 2 * (1 - pk))
-    d = torch.eye(K, dtype=torch.float64)[k] - p
-    expected = slope * pk * torch.outer(d, d) - eta * (p.diag() - torch.outer(p, p))
-    found = torch.func.hessian(lambda z: losses.focal(z, torch.tensor(k), gamma=gamma))(z)
-    torch.testing.assert_close(found, expected)
 
 
 def test_no_gradient_reaches_the_teacher():

@@ -254,29 +254,6 @@ def test_one_class_costs_nothing_to_tell_apart(case):
         assert values[0].item() == 0.0
 
 
-@every_loss
-def test_gradients_of_an_index_and_its_one_hot_target_agree(case):
-    z = case.logits(N, K).requires_grad_()
-    one_hot = torch.eye(K, dtype=torch.float64)[labels()]
-    by_index, by_probability = (
-        torch.autograd.grad(case.call(z, target, reduction="sum"), z)[0] for target in (labels(), one_hot)
-    )
-    torch.testing.assert_close(by_index, by_probability, rtol=1e-11, atol=1e-13)
-
-
-@pytest.mark.parametrize("case", [c for c in PER_SAMPLE if not c.cosines], ids=identity)
-def test_gradients_agree_at_ties_too(case):
-    """Tied logits, where a maximum must not hand a class its own share of the gradient."""
-    z = tensor([[0.0] * K, [1.0, 1.0, 0.0, -1.0, 1.0], [2.0, 2.0, 0.0, 0.0, -1.0]]).requires_grad_()
-    for k in range(K):
-        y = torch.full((3,), k)
-        one_hot = torch.eye(K, dtype=torch.float64)[y]
-        by_index, by_probability = (
-            torch.autograd.grad(case.call(z, target, reduction="sum"), z)[0] for target in (y, one_hot)
-        )
-        torch.testing.assert_close(by_index, by_probability, rtol=1e-11, atol=1e-13)
-
-
 @pytest.mark.parametrize("K_", [2, 3, 40])
 def test_default_temperature_follows_the_number_of_classes(K_):
     z = torch.randn(3, K_, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

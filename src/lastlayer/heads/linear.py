@@ -15,7 +15,7 @@ class LinearHead(Head):
         logits = W h + b
 
     Paper: none, the standard layer.
-    Tests: tests/heads/test_heads.py::test_logits
+    Tests: tests/heads/test_head.py::test_logits
 
     Example:
         >>> import torch

@@ -30,7 +30,7 @@ class NormalizedHead(Head):
         bias_mean, bias_std: mean and standard deviation of the normal distribution from which the bias is drawn.
 
     Paper: Normalized Spaces 2025, equations 2 and 5.
-    Tests: tests/heads/test_heads.py::test_logits
+    Tests: tests/heads/test_head.py::test_logits
 
     Example:
         >>> import torch

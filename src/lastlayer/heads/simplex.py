@@ -61,7 +61,7 @@ class SimplexHead(Head):
             state_dict.
 
     Paper: Papyan et al. 2020, the frame; none for fixing it.
-    Tests: tests/heads/test_heads.py::test_logits
+    Tests: tests/heads/test_head.py::test_logits
 
     Example:
         >>> import torch

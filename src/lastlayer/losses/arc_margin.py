@@ -46,7 +46,7 @@ def arc_margin(
     cos(margin) c, which is finite.
 
     Paper: Deng et al. 2019; continued beyond theta = pi - margin, so that it keeps decreasing.
-    Tests: tests/losses/test_margins.py::test_arc_margin_is_arcface
+    Tests: tests/losses/test_arc_margin.py::test_arc_margin_is_arcface
 
     Example:
         >>> import torch

@@ -38,7 +38,7 @@ def batch_cross_entropy(logits: Tensor, target: Target, *, group: Group = None) 
         A scalar in float32 or better. NaN for an empty batch.
 
     Paper: Keren et al. 2018, section 5.1.
-    Tests: tests/losses/test_properties.py::TestBatchCrossEntropy::test_formula_and_sign
+    Tests: tests/losses/test_batch_cross_entropy.py::TestBatchCrossEntropy::test_formula_and_sign
 
     Example:
         >>> import torch

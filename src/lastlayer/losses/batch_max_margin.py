@@ -41,7 +41,7 @@ def batch_max_margin(
         no gradient if the lead is exactly the margin.
 
     Paper: Keren et al. 2018, section 5.2.
-    Tests: tests/losses/test_properties.py::TestBatchMaxMargin::test_formula
+    Tests: tests/losses/test_batch_max_margin.py::TestBatchMaxMargin::test_formula
 
     Example:
         >>> import torch

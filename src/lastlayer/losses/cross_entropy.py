@@ -48,7 +48,7 @@ def cross_entropy(
     the loss is 0.
 
     Paper: none, the standard definition; label smoothing: Szegedy et al. 2016.
-    Tests: tests/losses/test_like_torch.py::test_with_label_smoothing
+    Tests: tests/losses/test_cross_entropy.py::test_with_label_smoothing
 
     Example:
         >>> import torch

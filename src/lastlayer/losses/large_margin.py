@@ -51,7 +51,7 @@ def large_margin(
     Under autocast the product W h runs in the lower precision and the angle in float32.
 
     Paper: Liu et al. 2016.
-    Tests: tests/losses/test_margins.py::TestPsi::test_values
+    Tests: tests/losses/test_large_margin.py::TestPsi::test_values
 
     Example:
         >>> import torch

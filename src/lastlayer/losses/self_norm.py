@@ -36,10 +36,7 @@ def self_norm(
         The loss in float32 or better: a scalar, or one value per sample with reduction="none".
 
     Paper: Devlin et al. 2014; as in Keren et al. 2018, section 4.1, with the threshold corrected.
-    Tests: tests/losses/test_separation.py::TestSelfNorm::test_threshold
-
-    Paper: Devlin et al. 2014; as in Keren et al. 2018, section 4.1, with the threshold corrected.
-    Tests: tests/losses/test_separation.py::TestSelfNorm::test_threshold
+    Tests: tests/losses/test_self_norm.py::TestSelfNorm::test_threshold
 
     Example:
         >>> import torch

@@ -35,7 +35,7 @@ def soft_margin(
         The loss in float32 or better: a scalar, or one value per sample with reduction="none".
 
     Paper: Wang et al. 2018, the soft-margin part.
-    Tests: tests/losses/test_margins.py::test_soft_margin_on_a_normalized_head_is_cosface
+    Tests: tests/losses/test_soft_margin.py::test_soft_margin_on_a_normalized_head_is_cosface
 
     Example:
         >>> import torch
