@@ -1,9 +1,11 @@
-"""Labels: every integer dtype, one per sample, and which of them are no class."""
+"""Labels: every integer dtype, one per sample, and which of them are no class. Long tails: totals and edges."""
+
+import math
 
 import pytest
 import torch
 
-from lastlayer._core.labels import INTEGERS, check_classes, outside, read_labels
+from lastlayer._core.labels import INTEGERS, check_classes, long_tail_counts, outside, read_labels
 
 
 @pytest.mark.parametrize("dtype", sorted(INTEGERS, key=str))
@@ -33,3 +35,39 @@ def test_a_label_that_is_no_class_is_found(labels: list[int], found: int | None)
         return
     with pytest.raises(ValueError, match=rf"y has the label {found}, but there are 3 classes: .* 0\.\.2; drop it$"):
         check_classes(given, 3, name="y", instead="; drop it")
+
+
+@pytest.mark.parametrize(
+    ("n_max", "classes", "imbalance", "total"),
+    [
+        (5000, 10, 10, 20431),
+        (5000, 10, 50, 13996),
+        (5000, 10, 100, 12406),
+        (500, 100, 10, 19573),
+        (500, 100, 50, 12608),
+        (500, 100, 100, 10847),
+    ],
+)
+def test_long_tail_totals_as_published(n_max, classes, imbalance, total):
+    counts = long_tail_counts(n_max, classes, imbalance)
+    assert counts.sum().item() == total
+    assert counts[0].item() == n_max
+    assert counts[-1].item() == n_max // imbalance
+
+
+def test_whole_powers_keep_their_last_sample():
+    # n_max * base^(-k) is whole for every k; floating powers fall just below for some of them.
+    for base in (2, 3, 5, 7, 10):
+        for classes in range(2, 9):
+            counts = long_tail_counts(base ** (classes - 1), classes, base ** (classes - 1))
+            assert counts.tolist() == [base ** (classes - 1 - k) for k in range(classes)]
+
+
+def test_long_tail_counts_edges():
+    assert long_tail_counts(7, 1, 100).tolist() == [7]
+    assert long_tail_counts(7, 3, 1).tolist() == [7, 7, 7]
+    assert long_tail_counts(5, 2, 10).tolist() == [5, 0]
+    assert long_tail_counts(5, 2, 10).dtype == torch.int64
+    for wrong in ((5, 0, 10), (-1, 2, 10), (5, 2, 0.01), (5, 2, math.nan)):
+        with pytest.raises(ValueError, match="must be"):
+            long_tail_counts(*wrong)

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and lock files.
+"""Files: where those of the user lie, writing them so that they are whole or absent, and lock files.
 
 A file is written under another name, flushed to disk and moved into place. It is checked when it is read.
 Tests: tests/_core/test_files.py.
@@ -23,6 +23,30 @@ if TYPE_CHECKING:
 
 _SEAL = b"sha256:"
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{32}")
+
+
+def default_root() -> Path:
+    """Where data sets lie: $LASTLAYER_DATA, else $XDG_CACHE_HOME/lastlayer/data, else ~/.cache/lastlayer/data.
+
+    Example:
+        >>> import os
+        >>> os.environ["LASTLAYER_DATA"] = "somewhere"
+        >>> default_root().name
+        'somewhere'
+        >>> del os.environ["LASTLAYER_DATA"]
+    """
+    return _place("LASTLAYER_DATA", "data")
+
+
+def image_cache() -> Path:
+    """Where decoded images lie: $LASTLAYER_CACHE, else $XDG_CACHE_HOME/lastlayer/images, else ~/.cache/..."""
+    return _place("LASTLAYER_CACHE", "images")
+
+
+def _place(variable: str, folder: str) -> Path:
+    if chosen := os.environ.get(variable):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "lastlayer" / folder
 
 
 class DamagedFileError(ValueError):

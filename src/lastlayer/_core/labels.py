@@ -1,4 +1,4 @@
-"""Class labels: which dtypes hold them, reading a tensor of them, and refusing one that is no class.
+"""Class labels: which dtypes hold them, how to read and check them, and how many of each class a long tail has.
 
 Tests: tests/_core/test_labels.py.
 """
@@ -59,3 +59,37 @@ def check_classes(labels: Tensor, num_classes: int, *, name: str = "target", ins
             f"{name} has the label {found}, but there are {num_classes} classes: labels must lie in "
             f"0..{num_classes - 1}{instead}"
         )
+
+
+def long_tail_counts(n_max: int, num_classes: int, imbalance: float) -> Tensor:
+    """The number of training samples per class, if the class sizes fall exponentially.
+
+        n_k = floor(n_max * imbalance^(-k / (K - 1))),    k = 0..K-1
+
+    Args:
+        n_max: number of samples in the largest class.
+        num_classes: K.
+        imbalance: n_0 / n_{K-1}, at least 1. The public code of LDAM takes the inverse, such as 0.01 for 100.
+
+    Returns:
+        (K,) int64, in descending order. With one class it is n_max. A class with less than one sample gets 0.
+
+    Raises:
+        ValueError: for n_max < 0, num_classes < 1 or imbalance < 1.
+
+    Paper: Cao et al. 2019; used in Normalized Spaces 2025, table 2.
+    Tests: tests/_core/test_labels.py::test_long_tail_totals_as_published
+
+    Example:
+        >>> long_tail_counts(5000, 10, 100).tolist()
+        [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+        >>> long_tail_counts(500, 100, 100).sum().item()
+        10847
+    """
+    if n_max < 0 or num_classes < 1:
+        raise ValueError(f"n_max must be >= 0 and num_classes >= 1, got {n_max} and {num_classes}")
+    if not imbalance >= 1:
+        raise ValueError(f"imbalance, n_0 / n_(K-1), must be >= 1, got {imbalance}; for LDAM's factor pass 1 / factor")
+    exact = [n_max * imbalance ** (-k / max(num_classes - 1, 1)) for k in range(num_classes)]
+    # A power that should be a whole number may be slightly too small after rounding. floor would then lose a sample.
+    return torch.tensor([int(n * (1 + 1e-12)) for n in exact])

@@ -1,6 +1,6 @@
 """Data sets as tensors: `load` by name or path, splits, synthetic sets, augmentation on the device."""
 
-from lastlayer._core.places import default_root
+from lastlayer._core.files import default_root
 
 from . import readers  # noqa: F401  registers the data sets
 from .augment import Normalize, augment, cutmix, horizontal_flip, mix, mixup, normalize, pad_crop, rotate

@@ -27,9 +27,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lastlayer._core.files import DamagedFileError, locked, read_json, write_json
+from lastlayer._core.files import DamagedFileError, image_cache, locked, read_json, write_json
 from lastlayer._core.memory import free_memory
-from lastlayer._core.places import image_cache
 from lastlayer._core.progress import shown
 
 from .images import any_colour, decode, decoders, refuse_other_size

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lastlayer._core.places import default_root
+from lastlayer._core.files import default_root
 from lastlayer._core.registry import Registry, check_options, options_of
 from lastlayer._core.registry import find as find_callable
 

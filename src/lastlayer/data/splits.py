@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lastlayer._core.counts import long_tail_counts
+from lastlayer._core.labels import long_tail_counts
 
 from .dataset import Dataset, Split
 

@@ -4,9 +4,8 @@ import sys
 
 from lastlayer._core.registry import import_all
 from lastlayer.heads.batch_norm import BatchNormHead
-from lastlayer.heads.head import Head, available, class_of, create, options, register
+from lastlayer.heads.head import Head, LinearHead, available, class_of, create, options, register
 from lastlayer.heads.large_margin import LargeMarginHead
-from lastlayer.heads.linear import LinearHead
 from lastlayer.heads.normalized import NormalizedHead
 from lastlayer.heads.simplex import SimplexHead, simplex_etf
 

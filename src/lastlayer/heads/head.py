@@ -1,4 +1,4 @@
-"""The base class of all heads, and the registry of heads by name."""
+"""The base class of all heads, the registry of heads by name, and the plain linear head."""
 
 from __future__ import annotations
 
@@ -193,3 +193,27 @@ def create(name: str, in_features: int, num_classes: int, **given: Any) -> Head:
     """
     check_options(f"head {name}", given, options(name))
     return class_of(name)(in_features, num_classes, **given)
+
+
+@register("linear")
+class LinearHead(Head):
+    """A linear layer, with the same starting weights as `torch.nn.Linear`.
+
+        logits = W h + b
+
+    Paper: none, the standard layer.
+    Tests: tests/heads/test_head.py::test_logits
+
+    Example:
+        >>> import torch
+        >>> head = LinearHead(4, 3)
+        >>> x = torch.randn(2, 4)
+        >>> torch.equal(head.logit(x, [2, 0]), head(x)[:, [2, 0]])
+        True
+    """
+
+    def __init__(self, in_features: int, num_classes: int, bias: bool = True) -> None:
+        super().__init__(in_features, num_classes)
+        self.weight = initial_weight(num_classes, in_features)
+        bound = in_features**-0.5
+        self.bias = nn.Parameter(torch.empty(num_classes).uniform_(-bound, bound)) if bias else None

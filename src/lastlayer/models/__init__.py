@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from lastlayer._core.registry import import_all
+from lastlayer._core.registry import check_options, import_all
 
-from .common import ModelInfo, available, build, describe, register
+from .common import ModelInfo, available, describe, register
 from .external import as_backbone, check_external, from_factory, from_timm, from_transformers
 
 __all__ = ["ModelInfo", "as_backbone", "available", "check_external", "create", "describe", "register"]
@@ -22,17 +22,17 @@ def create(name: str, in_shape: tuple[int, ...], **options: Any) -> nn.Module:
     """Build a backbone by name.
 
     Args:
-        name: a registered name (`available()`); "package.module:factory" for your own model, whose features are
-            found as `lastlayer.models.external` says; "timm:NAME" or "hf:NAME" if those are installed.
+        name: a registered name (`available()`); "package.module:factory" for your own model; "timm:NAME" or "hf:NAME"
+            if timm or transformers is installed. `lastlayer.models.external` says how the features are found.
         in_shape: shape of one input: (channels, height, width), or (d,) for features.
-        options: what the factory takes (`describe(name).options`); "timm:" and "hf:" take `pretrained=True`.
+        options: those of the factory (`describe(name).options`). "timm:" and "hf:" take `pretrained=True`.
 
     Returns:
         A module with `num_features`; `forward(x)` gives features (N, num_features).
 
     Raises:
-        ValueError: unknown name or option (the nearest is suggested), or inputs the model cannot take.
-        ImportError: timm or transformers is asked for and missing.
+        ValueError: for an unknown name or option (the nearest is suggested), or an input that the model cannot take.
+        ImportError: if timm or transformers is needed and missing.
 
     Example:
         >>> import torch
@@ -43,7 +43,9 @@ def create(name: str, in_shape: tuple[int, ...], **options: Any) -> nn.Module:
     in_shape = tuple(int(size) for size in in_shape)
     source, colon, rest = name.partition(":")
     if not colon:
-        return build(name, in_shape, options)
+        info = describe(name)
+        check_options(f"model {name!r}", options, info.options)
+        return info.factory(in_shape, **options)
     if source == "timm":
         return from_timm(rest, in_shape, options)
     if source == "hf":

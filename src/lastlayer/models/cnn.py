@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-from .common import image_shape, register
+from .common import conv_norm, image_shape, register
 
 
 class CNN6(nn.Module):
-    """Six convolutions (5x5 and 1x1 in turn), three 3x3/2 max pools, one dense layer; batch norm and ReLU.
+    """Six convolutions (5x5 and 1x1 in turn), three 3x3/2 max pools, one dense layer, each with batch norm and ReLU.
 
-    The paper states no padding: convolutions keep the size, and pooling halves it (rounding up).
+    The paper states no padding. Here convolutions keep the size, and pooling halves it, rounded up.
     """
 
     def __init__(self, in_shape: tuple[int, int, int], widths: tuple[int, int, int], dense: int) -> None:
@@ -18,12 +18,7 @@ class CNN6(nn.Module):
         layers: list[nn.Module] = []
         for maps in widths:
             for kernel in (5, 1):
-                # batch norm shifts, so a bias of the convolution would have no effect
-                layers += [
-                    nn.Conv2d(channels, maps, kernel, padding=kernel // 2, bias=False),
-                    nn.BatchNorm2d(maps),
-                    nn.ReLU(),
-                ]
+                layers += [*conv_norm(channels, maps, kernel), nn.ReLU()]
                 channels = maps
             layers.append(nn.MaxPool2d(3, stride=2, padding=1))
             height, width = (height + 1) // 2, (width + 1) // 2
@@ -40,9 +35,9 @@ class CNN6(nn.Module):
 
 
 class Classifier32(nn.Module):
-    """Nine 3x3 convolutions with leaky ReLU in three stages that end with stride 2; global average pool.
+    """Nine 3x3 convolutions with leaky ReLU in three stages that end with stride 2, then a global average pool.
 
-    Grey images become three equal channels, as in ARPL's data: drop-out would take the only channel, all of an image.
+    Grey images become three equal channels, as in ARPL's data. With one channel, drop-out would erase whole images.
     """
 
     def __init__(self, channels: int, dropout: float) -> None:
@@ -53,11 +48,7 @@ class Classifier32(nn.Module):
         for maps in ((64, 64, 128), (128, 128, 128), (128, 128, 128)):
             layers.append(nn.Dropout2d(dropout))
             for out, stride in zip(maps, (1, 1, 2), strict=True):
-                layers += [
-                    nn.Conv2d(channels, out, 3, stride=stride, padding=1, bias=False),
-                    nn.BatchNorm2d(out),
-                    nn.LeakyReLU(0.2),
-                ]
+                layers += [*conv_norm(channels, out, 3, stride), nn.LeakyReLU(0.2)]
                 channels = out
         self.layers = nn.Sequential(*layers)
         self.num_features = channels
@@ -107,7 +98,7 @@ def cnn6(in_shape: tuple[int, ...], *, widths: tuple[int, int, int] = (128, 256,
     parameters=999878,
 )
 def classifier32(in_shape: tuple[int, ...], *, dropout: float = 0.2) -> Classifier32:
-    """The nine-layer network of the ARPL open-set protocol, 128 features; the input is dropped out too.
+    """The nine-layer network of the ARPL open-set protocol, with 128 features. Drop-out also acts on the input.
 
     Args:
         in_shape: (channels, height, width).

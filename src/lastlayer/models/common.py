@@ -1,4 +1,4 @@
-"""What all backbones share: the registry, the check of an input's shape, and the initialisation of convolutions.
+"""What all backbones share: the registry, the check of an input's shape, and how convolutions are made.
 
 Tests: tests/models/test_common.py.
 """
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from lastlayer._core.registry import Registry, check_options, options_of
+from lastlayer._core.registry import Registry, options_of
 
 Factory = Callable[..., nn.Module]
 F = TypeVar("F", bound=Factory)
@@ -83,13 +83,6 @@ def describe(name: str) -> ModelInfo:
     return _MODELS.get(name)
 
 
-def build(name: str, in_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:
-    """Call a registered factory. An option that it does not take is refused and named."""
-    info = describe(name)
-    check_options(f"model {name!r}", options, info.options)
-    return info.factory(in_shape, **options)
-
-
 def image_shape(in_shape: tuple[int, ...], model: str, smallest: int = 1) -> tuple[int, int, int]:
     """Check that `in_shape` is (channels, height, width) with sides of at least `smallest`."""
     if len(in_shape) != 3:
@@ -101,6 +94,12 @@ def image_shape(in_shape: tuple[int, ...], model: str, smallest: int = 1) -> tup
     if min(height, width) < smallest:
         raise ValueError(f"{model} needs images of at least {smallest}x{smallest}, not {height}x{width}")
     return channels, height, width
+
+
+def conv_norm(channels: int, maps: int, kernel: int, stride: int = 1) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    """A convolution that keeps the size, or divides it by the stride, and batch norm, whose shift replaces a bias."""
+    convolution = nn.Conv2d(channels, maps, kernel, stride=stride, padding=kernel // 2, bias=False)
+    return convolution, nn.BatchNorm2d(maps)
 
 
 def he_normal(model: nn.Module) -> None:

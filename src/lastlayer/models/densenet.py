@@ -5,11 +5,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .common import he_normal, image_shape, register
-from .resnet import Stem, resolve_stem
+from .resnet import Stem, imagenet_stem, resolve_stem
 
 
 class _Layer(nn.Module):
-    """Batch norm, ReLU, 1x1 to 4k maps, batch norm, ReLU, 3x3 to k maps, appended to its input."""
+    """Batch norm, ReLU, 1x1 to 4k maps, batch norm, ReLU, 3x3 to k maps. These are appended to the input's maps."""
 
     def __init__(self, channels: int, growth: int) -> None:
         super().__init__()
@@ -32,12 +32,7 @@ class DenseNet(nn.Module):
         maps = 2 * growth
         layers: list[nn.Module] = []
         if stem == "imagenet":
-            layers += [
-                nn.Conv2d(channels, maps, 7, stride=2, padding=3, bias=False),
-                nn.BatchNorm2d(maps),
-                nn.ReLU(),
-                nn.MaxPool2d(3, stride=2, padding=1),
-            ]
+            layers += imagenet_stem(channels, maps)
         else:
             layers.append(nn.Conv2d(channels, maps, 3, padding=1, bias=False))
         for number, count in enumerate(blocks):
@@ -45,12 +40,8 @@ class DenseNet(nn.Module):
                 layers.append(_Layer(maps, growth))
                 maps += growth
             if number < len(blocks) - 1:
-                layers += [
-                    nn.BatchNorm2d(maps),
-                    nn.ReLU(),
-                    nn.Conv2d(maps, maps // 2, 1, bias=False),
-                    nn.AvgPool2d(2),
-                ]
+                halving = nn.Conv2d(maps, maps // 2, 1, bias=False)
+                layers += [nn.BatchNorm2d(maps), nn.ReLU(), halving, nn.AvgPool2d(2)]
                 maps //= 2
         layers.append(nn.BatchNorm2d(maps))
         if final_relu:
@@ -79,9 +70,9 @@ def densenet121(
 
     Args:
         in_shape: (channels, height, width).
-        growth: maps each layer adds.
+        growth: k, the maps that each layer adds.
         stem: "imagenet" (7x7/2 and 3x3/2 max pool), "cifar" (3x3) or "auto" (CIFAR up to 64 pixels).
-        final_relu: whether the features pass a ReLU before the pool.
+        final_relu: whether a ReLU comes before the pool. Without it features take both signs.
 
     Example:
         >>> densenet121((3, 32, 32), growth=4).num_features

@@ -20,7 +20,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from lastlayer._core.places import default_root
+from lastlayer._core.files import default_root
 from lastlayer._core.registry import find
 
 

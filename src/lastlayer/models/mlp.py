@@ -11,7 +11,7 @@ BatchNorm = Literal["none", "all", "last"]
 
 
 class Identity(nn.Module):
-    """Inputs are the features: flattened, nothing learned."""
+    """The inputs, flattened, are the features. Nothing is learned."""
 
     def __init__(self, num_features: int) -> None:
         super().__init__()
@@ -22,18 +22,7 @@ class Identity(nn.Module):
 
 
 class MLP(nn.Module):
-    """Linear layers with ReLU; the features are the last activation.
-
-    Each layer is linear, then batch norm where asked, then ReLU; `batch_norm="last"` instead puts a single
-    batch norm after the last ReLU, where Pan and Cao 2023 has it.
-
-    Args:
-        in_features: width of the flattened input.
-        widths: width of every hidden layer, at least one.
-        bias: whether the linear layers have a bias.
-        batch_norm: "none", "all" (after every linear layer) or "last" (once, after the last ReLU).
-        final_relu: whether the last layer ends in ReLU; without it features take both signs.
-    """
+    """Linear layers of the given widths with ReLU. The features are the last activation. For the options see `mlp`."""
 
     def __init__(
         self,
@@ -76,7 +65,7 @@ class MLP(nn.Module):
     parameters=650,
 )
 def identity(in_shape: tuple[int, ...]) -> Identity:
-    """Backbone that hands its flattened input on, for features made elsewhere.
+    """Backbone that returns its flattened input, for features made elsewhere.
 
     Args:
         in_shape: shape of one input.
@@ -108,12 +97,13 @@ def mlp(
     """Perceptron of `depth` hidden layers of equal `width`.
 
     Args:
-        in_shape: shape of one input; it is flattened.
+        in_shape: shape of one input, which is flattened.
         width: units of each hidden layer.
-        depth: hidden layers, at least one.
+        depth: number of hidden layers, at least one.
         bias: whether the linear layers have a bias.
-        batch_norm: "none", "all" (between linear and ReLU) or "last" (once, after the last ReLU).
-        final_relu: whether the last hidden layer ends in ReLU; without it features take both signs.
+        batch_norm: "none", "all" (between each linear layer and its ReLU), or "last" (once, after the last ReLU, where
+            Pan and Cao 2023 have it).
+        final_relu: whether the last hidden layer ends in ReLU. Without it features take both signs.
 
     Example:
         >>> mlp((1, 8, 8), width=32).num_features
@@ -131,7 +121,7 @@ def mlp(
     parameters=650010,
 )
 def mlp500(in_shape: tuple[int, ...]) -> MLP:
-    """Two hidden layers of 500 units, each linear, batch norm, ReLU (Keren et al. 2018, MNIST).
+    """Two hidden layers of 500 units, each with batch norm and ReLU (Keren et al. 2018, MNIST).
 
     Example:
         >>> mlp500((1, 28, 28)).num_features
@@ -140,40 +130,25 @@ def mlp500(in_shape: tuple[int, ...]) -> MLP:
     return MLP(math.prod(in_shape), (500, 500), batch_norm="all")
 
 
-@register(
-    "mlp4",
-    summary="four linear layers with the head, no biases (Pan and Cao 2023)",
-    paper="Pan, Cao 2023, section 3",
-    in_shape=(16,),
-    num_classes=4,
-    parameters=136196,
-)
-def mlp4(in_shape: tuple[int, ...], *, width: int = 256, batch_norm: BatchNorm = "none") -> MLP:
-    """The four-layer perceptron of Pan and Cao 2023: three hidden layers without biases, then the head.
+def _register_without_bias(number: str, layers: int, parameters: int) -> None:
+    """The perceptrons of Pan and Cao 2023: `layers` linear layers without biases, the head included.
 
-    The paper does not state the width. For its batch norm before the last layer use `BatchNormHead`, which
-    has no shift, or `batch_norm="last"` for torch's batch norm with a shift.
-
-    Example:
-        >>> mlp4((16,)).num_features
-        256
+    The paper does not state the width. For its batch norm before the last layer use `BatchNormHead`, which has no
+    shift, or `batch_norm="last"` for torch's batch norm with a shift.
     """
-    return MLP(math.prod(in_shape), (width,) * 3, bias=False, batch_norm=batch_norm)
+
+    def factory(in_shape: tuple[int, ...], *, width: int = 256, batch_norm: BatchNorm = "none") -> MLP:
+        return MLP(math.prod(in_shape), (width,) * (layers - 1), bias=False, batch_norm=batch_norm)
+
+    register(
+        f"mlp{layers}",
+        summary=f"{number} linear layers with the head, no biases (Pan and Cao 2023)",
+        paper="Pan, Cao 2023, section 3",
+        in_shape=(16,),
+        num_classes=4,
+        parameters=parameters,
+    )(factory)
 
 
-@register(
-    "mlp6",
-    summary="six linear layers with the head, no biases (Pan and Cao 2023)",
-    paper="Pan, Cao 2023, section 3",
-    in_shape=(16,),
-    num_classes=4,
-    parameters=267268,
-)
-def mlp6(in_shape: tuple[int, ...], *, width: int = 256, batch_norm: BatchNorm = "none") -> MLP:
-    """The six-layer perceptron of Pan and Cao 2023: five hidden layers without biases, then the head (see `mlp4`).
-
-    Example:
-        >>> mlp6((16,)).num_features
-        256
-    """
-    return MLP(math.prod(in_shape), (width,) * 5, bias=False, batch_norm=batch_norm)
+_register_without_bias("four", 4, 136196)
+_register_without_bias("six", 6, 267268)

@@ -13,9 +13,9 @@ _MAPS: dict[int, tuple[tuple[int, ...], ...]] = {
 class VGG(nn.Module):
     """Five stages of 3x3 convolutions, each ended by a 2x2 max pool.
 
-    With `hidden=0` a global average pool gives 512 features, which for 32x32 images is the last map itself.
-    With `hidden` > 0 the original's classifier follows: average pool to 7x7, two dense layers of `hidden`
-    units with ReLU and drop-out, and the features have `hidden` entries.
+    With `hidden=0` a global average pool gives 512 features. For 32x32 images these are the last maps themselves.
+    With `hidden` > 0 two dense layers of the original's classifier follow: average pool to 7x7, then twice `hidden`
+    units with ReLU and drop-out. The features then have `hidden` entries.
     """
 
     def __init__(self, channels: int, depth: int, *, batch_norm: bool, hidden: int, dropout: float) -> None:
@@ -63,10 +63,7 @@ def _register(depth: int, batch_norm: bool, parameters: int) -> None:
     )(factory)
 
 
-for _depth, _norm, _parameters in (
-    (11, False, 9225610),
-    (11, True, 9231114),
-    (19, False, 20029514),
-    (19, True, 20040522),
-):
-    _register(_depth, _norm, _parameters)
+_register(11, False, 9225610)
+_register(11, True, 9231114)
+_register(19, False, 20029514)
+_register(19, True, 20040522)

@@ -8,7 +8,7 @@ from .common import image_shape, register
 
 
 class _Block(nn.Module):
-    """Layer norm, self-attention, layer norm, two dense layers with GELU; both added to their input."""
+    """Self-attention, then two dense layers with GELU. Each has a layer norm before it and is added to its input."""
 
     def __init__(self, dim: int, heads: int, hidden: int, dropout: float) -> None:
         super().__init__()
@@ -31,18 +31,10 @@ class _Block(nn.Module):
 
 
 class ViT(nn.Module):
-    """Patches, class token, learned positions, transformer blocks; features: the normalised class token."""
+    """Patches, a class token, learned positions, transformer blocks. The features are the normalised class token."""
 
     def __init__(
-        self,
-        in_shape: tuple[int, int, int],
-        *,
-        patch: int,
-        dim: int,
-        depth: int,
-        heads: int,
-        hidden: int,
-        dropout: float,
+        self, in_shape: tuple[int, int, int], patch: int, dim: int, depth: int, heads: int, hidden: int, dropout: float
     ) -> None:
         super().__init__()
         channels, height, width = in_shape
@@ -100,7 +92,7 @@ def vit(
         dim: width of a token, the number of features.
         depth: transformer blocks.
         heads: attention heads.
-        hidden: width between the two dense layers of a block; 0 means 2 dim.
+        hidden: width between the two dense layers of a block. 0 means 2 dim.
         dropout: drop-out on tokens and on both branches of a block.
 
     Example:
@@ -108,4 +100,4 @@ def vit(
         64
     """
     shape = image_shape(in_shape, "vit", smallest=patch)
-    return ViT(shape, patch=patch, dim=dim, depth=depth, heads=heads, hidden=hidden or 2 * dim, dropout=dropout)
+    return ViT(shape, patch, dim, depth, heads, hidden or 2 * dim, dropout)

@@ -6,7 +6,7 @@ float64 scalars on the device of the input, without gradients. Labels may have a
 
 from typing import TYPE_CHECKING, Any
 
-from lastlayer._core.counts import long_tail_counts
+from lastlayer._core.labels import long_tail_counts
 from lastlayer.tasks.accuracies import LongTail, accuracy, f1, long_tail, matthews, unbiased_accuracy
 from lastlayer.tasks.conditions import (
     CriticalConditions,
