@@ -2,6 +2,8 @@
 
 import math
 import string
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -209,3 +211,14 @@ def test_the_worst_class_stands_right_behind_the_mean_that_its_words_refer_to():
         if MEASURES[name].meaning.startswith("the same for the worst"):
             before = MEASURES[names[names.index(name) - 1]]
             assert before.title.split()[0] == MEASURES[name].title.split()[0]
+
+
+def test_torchmetrics_is_imported_when_a_metric_class_is_first_used():
+    loaded = "print('torchmetrics' in sys.modules)"
+    code = f"import sys; from lastlayer import geometry, measures, tasks; {loaded}; "
+    code += f"geometry.GeometryMetrics, tasks.SingleLogitMetrics, tasks.OpenSetMetrics; {loaded}"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.split() == ["False", "True"]
+    for part in (geometry, tasks):
+        with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+            part.nothing

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from lastlayer.geometry import GeometryMetrics
+
 
 def class_means(features: Tensor, target: Tensor) -> tuple[list[int], Tensor]:
     features = features.double()
@@ -136,3 +138,19 @@ def clusters(
     shift = torch.nn.functional.normalize(torch.randn(dim, generator=generator), dim=0) * offset * dim**0.5
     noise = within * torch.randn(samples, dim, generator=generator)
     return (means[target].double() + noise.double() + shift.double()).float(), target
+
+
+def streamed(features, target, weight=None, bias=None, *, batch=7, classes=None, refine=True, **options):
+    """A GeometryMetrics that has seen the samples in batches, and by default in both passes."""
+    metrics = GeometryMetrics(classes or int(target.max()) + 1, features.shape[1], **options)
+    for rows, labels in zip(features.split(batch), target.split(batch), strict=True):
+        metrics.update(rows, labels)
+    if refine:
+        for rows, labels in zip(features.split(batch + 3), target.split(batch + 3), strict=True):
+            metrics.refine(rows, labels, weight, bias)
+    return metrics
+
+
+def assert_same(got, expected, rtol=1e-12, atol=1e-14, names=None):
+    for name in names or expected.__dataclass_fields__:
+        torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=rtol, atol=atol, msg=name)

@@ -191,14 +191,6 @@ def test_float64_features_keep_float64():
     torch.testing.assert_close(neural_collapse(double, target).nc1, reference.nc1(double, target), rtol=1e-11, atol=0)
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32, torch.uint64]
-)
-def test_labels_of_every_integer_dtype(dtype):
-    features, target = clusters(30, 3, 4)
-    assert neural_collapse(features, target.to(dtype)).nc1 == neural_collapse(features, target).nc1
-
-
 def test_reduced_matmul_precision_and_autocast_do_not_reach_the_measures():
     features, target = clusters(200, 4, 64)
     weight, bias = classifier(4, 64)
@@ -263,52 +255,6 @@ def test_invariances(classes, dim, seed):
     for name in ("nc1", "nc2", "nc3"):
         torch.testing.assert_close(getattr(other, name), getattr(base, name), rtol=1e-7, atol=1e-9)
     assert other.nc4 == base.nc4
-
-
-def test_errors_say_what_to_do():
-    features, target = clusters(10, 2, 3)
-    with pytest.raises(ValueError, match="empty"):
-        neural_collapse(features[:0], target[:0])
-    with pytest.raises(ValueError, match="negative label -1"):
-        neural_collapse(features, target - 1)
-    with pytest.raises(ValueError, match="label 1 but weight has only 1 rows"):
-        neural_collapse(features, target, torch.randn(1, 3))
-    with pytest.raises(ValueError, match="weight has 4 columns"):
-        neural_collapse(features, target, torch.randn(2, 4))
-    with pytest.raises(ValueError, match="bias must have one entry"):
-        neural_collapse(features, target, torch.randn(2, 3), torch.randn(3))
-    with pytest.raises(TypeError, match=r"bias must be a torch\.Tensor, got list"):
-        neural_collapse(features, target, torch.randn(2, 3), [0.0, 0.0])
-    with pytest.raises(ValueError, match="shape"):
-        neural_collapse(features[0], target)
-    with pytest.raises(ValueError, match=r"target must have shape \(10,\), one label per row"):
-        neural_collapse(features, target[:5])
-    with pytest.raises(TypeError, match="integer dtype"):
-        neural_collapse(features, target.float())
-    with pytest.raises(TypeError, match=r"torch\.Tensor, got ndarray"):
-        neural_collapse(features.numpy(), target)
-    with pytest.raises(TypeError, match="floating point"):
-        neural_collapse(target[:, None], target)
-    with pytest.raises(ValueError, match="global_mean"):
-        neural_collapse(features, target, global_mean="median")
-    with pytest.raises(ValueError, match="weight holds NaN"):
-        neural_collapse(features, target, torch.full((2, 3), torch.nan))
-
-
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-def test_non_finite_features_are_named(value):
-    features, target = clusters(10, 2, 3)
-    features[4, 1] = value
-    with pytest.raises(ValueError, match=r"in 1 of 10 rows, first in row 4"):
-        neural_collapse(features, target)
-
-
-@pytest.mark.parametrize("scale", [1e200, 1e-200])
-def test_features_whose_squares_leave_float64_are_refused(scale):
-    features, target = clusters(10, 2, 3)
-    with pytest.raises(ValueError, match="squares leave the range of float64"):
-        neural_collapse(features.double() * scale, target)
-    assert neural_collapse(torch.zeros(10, 3, dtype=torch.float64), target).nc1.isnan()
 
 
 @pytest.mark.parametrize("within", [1e-8, 1e-12])

@@ -4,31 +4,14 @@ import pickle
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lastlayer.geometry import GeometryMetrics, measure
 
 from . import reference
-from .reference import clusters
+from .reference import assert_same, clusters, streamed
 
 ONE_PASS = ("nc1", "nc2", "nc3", "self_duality", "separability", "class_distance_variance", "uncentered_inter")
 TWO_PASS = ("inter", "intra_mean", "inter_max", "compactness", "intra_inter_ratio", "nc4")
-
-
-def run(features, target, weight=None, bias=None, *, batch=7, classes=None, refine=True, **options):
-    metrics = GeometryMetrics(classes or int(target.max()) + 1, features.shape[1], **options)
-    for rows, labels in zip(features.split(batch), target.split(batch), strict=True):
-        metrics.update(rows, labels)
-    if refine:
-        for rows, labels in zip(features.split(batch + 3), target.split(batch + 3), strict=True):
-            metrics.refine(rows, labels, weight, bias)
-    return metrics
-
-
-def assert_same(got, expected, rtol=1e-12, atol=1e-14, names=None):
-    for name in names or expected.__dataclass_fields__:
-        torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=rtol, atol=atol, msg=name)
 
 
 @pytest.fixture
@@ -40,7 +23,7 @@ def example():
 @pytest.mark.parametrize("global_mean", ["samples", "classes"])
 def test_agrees_with_references(example, global_mean):
     features, target, weight, bias = example
-    metrics = run(*example, global_mean=global_mean, center_weight=True, self_pairs=False)
+    metrics = streamed(*example, global_mean=global_mean, center_weight=True, self_pairs=False)
     got = metrics.compute(weight, bias)
     expected = {
         "nc1": reference.nc1(features, target, global_mean),
@@ -62,63 +45,20 @@ def test_agrees_with_references(example, global_mean):
 
 def test_agrees_with_measure_in_every_attribute(example):
     expected = measure(example[0].double(), *example[1:])
-    assert_same(run(*example).compute(*example[2:]), expected, rtol=1e-11, atol=1e-13)
-
-
-@pytest.mark.parametrize(("classes", "dim"), [(6, 24), (12, 5)])
-@pytest.mark.parametrize("within", [1.0, 1e-2, 1e-5])
-@pytest.mark.parametrize("offset", [0.0, 1000.0])
-def test_one_pass_is_exact_at_any_collapse_and_offset(classes, dim, within, offset):
-    features, target = clusters(200, classes, dim, within=within, offset=offset)
-    got = run(features, target, refine=False).compute()
-    torch.testing.assert_close(got.nc1, reference.nc1(features, target), rtol=1e-7, atol=0)
-    expected = reference.class_distance_variance(features, target)
-    assert float(got.class_distance_variance) == pytest.approx(expected, rel=1e-9)
-    if offset:
-        few = features[:40], target[:40]
-        got = run(*few, refine=False).compute()
-        torch.testing.assert_close(got.separability, reference.separability(*few), rtol=1e-7, atol=0)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 40), st.integers(0, 10_000), st.sampled_from([0.5, 1e-4]), st.sampled_from([0.0, 100.0]))
-def test_batches_and_their_order_change_nothing(batch, seed, within, offset):
-    features, target = clusters(40, 4, 5, within=within, offset=offset, seed=seed)
-    weight = torch.randn(4, 5, generator=torch.Generator().manual_seed(seed))
-    order = torch.randperm(40, generator=torch.Generator().manual_seed(seed))
-    whole = run(features, target, weight, batch=40).compute(weight)
-    parts = run(features[order], target[order], weight, batch=batch).compute(weight)
-    # Separability and the uncentred cosines are what is left of 1: their rounding is that of 1, not their own.
-    assert_same(parts, whole, rtol=1e-11, atol=1e-13)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.permutations(range(4)), st.integers(0, 10_000), st.sampled_from([0.5, 1e-4]), st.sampled_from([0.0, 100.0]))
-def test_merging_in_any_order_changes_nothing(order, seed, within, offset):
-    """Also where a part lacks a class, or has no samples at all."""
-    features, target = clusters(40, 4, 5, within=within, offset=offset, seed=seed)
-    whole = run(features, target, refine=False).compute()
-    groups = [target < 2, (target == 2) & (torch.arange(40) % 2 == 0), torch.zeros(40, dtype=torch.bool)]
-    groups.append(~(groups[0] | groups[1]))
-    merged = GeometryMetrics(4, 5)
-    for part in order:
-        metrics = GeometryMetrics(4, 5)
-        metrics.update(features[groups[part]], target[groups[part]])
-        merged.merge_state(metrics)
-    assert_same(merged.compute(), whole, rtol=1e-11, atol=1e-13)
+    assert_same(streamed(*example).compute(*example[2:]), expected, rtol=1e-11, atol=1e-13)
 
 
 def test_one_pass_leaves_the_second_none(example):
     features, target, weight, bias = example
-    got = run(features, target, refine=False).compute(weight, bias)
+    got = streamed(features, target, refine=False).compute(weight, bias)
     assert all(getattr(got, name) is not None for name in ONE_PASS)
     assert all(getattr(got, name) is None for name in TWO_PASS)
-    assert run(features, target).compute().nc2 is None
+    assert streamed(features, target).compute().nc2 is None
 
 
 def test_classifier_of_compute_is_remembered_for_nc4(example):
     features, target, weight, bias = example
-    metrics = run(features, target, refine=False)
+    metrics = streamed(features, target, refine=False)
     assert metrics.compute(weight, bias).nc4 is None
     metrics.refine(features, target)
     assert float(metrics.compute(weight, bias).nc4) == reference.nc4(features, target, weight, bias)
@@ -128,7 +68,7 @@ def test_classifier_of_compute_is_remembered_for_nc4(example):
 
 def test_results_follow_the_arguments_of_compute(example):
     features, target, weight, _ = example
-    metrics = run(features, target)
+    metrics = streamed(features, target)
     assert metrics.compute().nc2 is None
     assert metrics.compute(weight).nc2 is not None
     assert metrics.compute(weight * torch.arange(1, 5)[:, None]).nc2 != metrics.compute(weight).nc2
@@ -136,21 +76,21 @@ def test_results_follow_the_arguments_of_compute(example):
 
 def test_update_after_refine_starts_the_second_pass_again(example):
     features, target, weight, bias = example
-    metrics = run(features[:40], target[:40], weight, bias)
+    metrics = streamed(features[:40], target[:40], weight, bias)
     assert metrics.compute().compactness is not None
     metrics.update(features[40:], target[40:])
     assert metrics.compute().compactness is None
     metrics.refine(features, target)
-    assert_same(metrics.compute(weight, bias), run(*example).compute(weight, bias))
+    assert_same(metrics.compute(weight, bias), streamed(*example).compute(weight, bias))
 
 
 def test_second_pass_over_other_samples_raises(example):
     features, target, _, _ = example
-    metrics = run(features, target, refine=False)
+    metrics = streamed(features, target, refine=False)
     metrics.refine(features[:-1], target[:-1])
     with pytest.raises(ValueError, match="refine saw 59 samples and update 60"):
         metrics.compute()
-    metrics = run(features, target, refine=False)
+    metrics = streamed(features, target, refine=False)
     metrics.refine(features, (target + 1) % 4)
     with pytest.raises(ValueError, match="same samples"):
         metrics.compute()
@@ -158,7 +98,7 @@ def test_second_pass_over_other_samples_raises(example):
 
 def test_classifier_for_a_part_of_the_second_pass_raises(example):
     features, target, weight, bias = example
-    metrics = run(features, target, refine=False)
+    metrics = streamed(features, target, refine=False)
     metrics.refine(features[:30], target[:30])
     metrics.refine(features[30:], target[30:], weight, bias)
     with pytest.raises(ValueError, match="classifier for 30 of 60"):
@@ -170,14 +110,14 @@ def test_forward_returns_the_batch_and_accumulates(example):
     metrics = GeometryMetrics(4, 6)
     for rows, labels in zip(features.split(20), target.split(20), strict=True):
         batch = metrics(rows, labels)
-        assert_same(batch, run(rows, labels, refine=False, classes=4).compute())
-    assert_same(metrics.compute(weight), run(features, target, refine=False).compute(weight))
+        assert_same(batch, streamed(rows, labels, refine=False, classes=4).compute())
+    assert_same(metrics.compute(weight), streamed(features, target, refine=False).compute(weight))
 
 
 @pytest.mark.parametrize("stage", ["update", "refine"])
 def test_pickle_and_state_dict_resume(example, stage):
     features, target, weight, bias = example
-    expected = run(*example).compute(weight, bias)
+    expected = streamed(*example).compute(weight, bias)
 
     def resume(metrics):
         if stage == "update":
@@ -186,7 +126,7 @@ def test_pickle_and_state_dict_resume(example, stage):
         metrics.refine(features[30:], target[30:], weight, bias)
         assert_same(metrics.compute(weight, bias), expected)
 
-    metrics = run(features[:30], target[:30], classes=4, refine=False)
+    metrics = streamed(features[:30], target[:30], classes=4, refine=False)
     if stage == "refine":
         metrics.update(features[30:], target[30:])
         metrics.refine(features[:30], target[:30], weight, bias)
@@ -197,7 +137,7 @@ def test_pickle_and_state_dict_resume(example, stage):
 
 
 def test_no_warning_after_loading(example, recwarn):
-    metrics = run(*example)
+    metrics = streamed(*example)
     loaded = GeometryMetrics(4, 6)
     loaded.load_state_dict(metrics.state_dict())
     assert loaded.compute().compactness == metrics.compute().compactness
@@ -206,13 +146,13 @@ def test_no_warning_after_loading(example, recwarn):
 
 def test_reset(example):
     features, target, weight, bias = example
-    metrics = run(features + 5, target, weight, bias)
+    metrics = streamed(features + 5, target, weight, bias)
     metrics.reset()
     metrics.update(features, target)
     assert metrics.compute().compactness is None
     metrics.refine(features, target)
     assert metrics.compute().nc4 is None
-    assert_same(metrics.compute(), run(features, target).compute(), names=("nc1", "compactness", "inter"))
+    assert_same(metrics.compute(), streamed(features, target).compute(), names=("nc1", "compactness", "inter"))
 
 
 def test_absent_classes_are_left_out(example):
@@ -220,19 +160,9 @@ def test_absent_classes_are_left_out(example):
     labels = torch.tensor([1, 4, 6, 7])
     wide, offset = torch.randn(9, 6), torch.randn(9)
     wide[labels], offset[labels] = weight, bias
-    got = run(features, labels[target], wide, offset, classes=9).compute(wide, offset)
+    got = streamed(features, labels[target], wide, offset, classes=9).compute(wide, offset)
     assert got.classes.tolist() == labels.tolist()
-    assert_same(got, run(*example).compute(weight, bias), names=(*ONE_PASS, *TWO_PASS))
-
-
-def test_state_does_not_grow(example):
-    features, target, _, _ = example
-    metrics = GeometryMetrics(4, 6)
-    before = metrics.sums.numel()
-    for _ in range(5):
-        metrics.update(features, target)
-    assert metrics.sums.numel() == before
-    assert metrics.sums.dtype == torch.float64
+    assert_same(got, streamed(*example).compute(weight, bias), names=(*ONE_PASS, *TWO_PASS))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -240,8 +170,8 @@ def test_half_precision_under_autocast(example, dtype):
     features, target, weight, bias = example
     features = features.to(dtype)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        got = run(features, target, weight, bias).compute(weight, bias)
-    assert_same(got, run(features.double(), target, weight, bias).compute(weight, bias))
+        got = streamed(features, target, weight, bias).compute(weight, bias)
+    assert_same(got, streamed(features.double(), target, weight, bias).compute(weight, bias))
 
 
 def test_degenerate_input():
@@ -280,7 +210,7 @@ def test_errors():
 
 def test_sums_stay_float64_in_a_model_of_lower_precision(example):
     features, target, *_ = example
-    metrics = run(features, target)
+    metrics = streamed(features, target)
     expected = metrics.compute()
     torch.nn.ModuleDict({"metrics": metrics}).to(torch.bfloat16)
     assert metrics.sums.dtype == torch.float64
@@ -289,18 +219,18 @@ def test_sums_stay_float64_in_a_model_of_lower_precision(example):
 
 def test_what_cannot_be_measured_raises(example):
     features, target, *_ = example
-    metrics = run(features, target, refine=False)
+    metrics = streamed(features, target, refine=False)
     metrics.refine(features.index_fill(0, torch.tensor([3]), torch.nan), target)
     with pytest.raises(ValueError, match="refine hold NaN"):
         metrics.compute()
     with pytest.raises(ValueError, match="squares overflow"):
-        run(features.double() * 1e200, target, refine=False).compute()
+        streamed(features.double() * 1e200, target, refine=False).compute()
 
 
 @pytest.mark.gpu
 def test_classifier_and_metric_may_change_device(example):
     features, target, weight, bias = example
-    expected = run(*example).compute(weight, bias)
+    expected = streamed(*example).compute(weight, bias)
     metrics = GeometryMetrics(4, 6).cuda()
     metrics.update(features.cuda(), target)
     metrics.refine(features[:20].cuda(), target[:20], weight, bias)

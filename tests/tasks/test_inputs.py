@@ -114,15 +114,3 @@ def test_blocks_that_are_not_columns_are_refused():
         tasks.single_logit(lambda: iter([]), TARGET)
     with pytest.raises(ValueError, match=r"0\.\.0"):
         tasks.single_logit(lambda: iter([LOGITS[:, :1]]), TARGET)
-
-
-def test_importing_tasks_leaves_torchmetrics_alone():
-    import subprocess
-    import sys
-
-    loaded = "print('torchmetrics' in sys.modules)"
-    code = f"import sys, lastlayer.tasks as t; {loaded}; t.SingleLogitMetrics; {loaded}"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert output.split() == ["False", "True"]
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        tasks.nothing

@@ -3,13 +3,16 @@
 Every function returns float64 tensors, whatever the precision of the features. It is differentiable where its formula
 is. `GeometryMetrics` computes the same measures over batches and ranks. Only this class needs torchmetrics, which is
 imported when the class is first used.
+
+Every function raises TypeError if features are not floating point or labels are not integers. It raises ValueError for
+empty input, wrong shapes, negative labels, labels beyond the weight, NaN or infinite values, and for float64 features
+that are all below 1e-140 or not all below 1e140.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from lastlayer.geometry._formulas import CosineCollapse
 from lastlayer.geometry.collapse import NeuralCollapse, neural_collapse, self_duality
-from lastlayer.geometry.cosine import compactness, cosine_collapse, separability
+from lastlayer.geometry.cosine import CosineCollapse, compactness, cosine_collapse, separability
 from lastlayer.geometry.procrustes import classifier_equivalence, equivalence
 from lastlayer.geometry.spread import class_distance_variance, intra_inter_ratio
 from lastlayer.geometry.summary import Geometry, measure

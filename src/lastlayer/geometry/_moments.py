@@ -5,15 +5,14 @@ the sums must be moved to a common shift, which needs count, sum and scatter tog
 Sums about zero could simply be added, but they would lose every digit of a spread that is 1e-8 of the offset.
 """
 
+import math
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from lastlayer.geometry._chunks import zero_safe_inverse
-from lastlayer.geometry._formulas import whitening
-from lastlayer.geometry._passes import Means, Spread
+from lastlayer.geometry._passes import Means, Spread, zero_safe_inverse
+from lastlayer.geometry.collapse import whitening
 
 ROWS = 4096
 """How many rows of a batch are converted to float64 at a time."""
@@ -54,16 +53,14 @@ def _shapes(num_classes: int, dim: int) -> list[tuple[int, ...]]:
 
 def size(num_classes: int, dim: int) -> int:
     """The length of the flat vector."""
-    return sum(torch.Size(shape).numel() for shape in _shapes(num_classes, dim))
+    return sum(map(math.prod, _shapes(num_classes, dim)))
 
 
 def view(flat: Tensor, num_classes: int, dim: int) -> Moments:
     """The parts of the flat vector, as views that share its memory."""
     shapes = _shapes(num_classes, dim)
-    bounds = [0]
-    for shape in shapes:
-        bounds.append(bounds[-1] + torch.Size(shape).numel())
-    return Moments(*(flat[a:b].view(shape) for (a, b), shape in zip(pairwise(bounds), shapes, strict=True)))
+    parts = torch.split(flat, [math.prod(shape) for shape in shapes])
+    return Moments(*(part.view(shape) for part, shape in zip(parts, shapes, strict=True)))
 
 
 def add(moments: Moments, features: Tensor, label: Tensor) -> None:

@@ -6,14 +6,20 @@ the part of each sample in float32, from differences that are exact up to one ro
 it runs again in float64.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from lastlayer.geometry._chunks import FeatureChunks, SplitTable, zero_safe_inverse
-from lastlayer.geometry._decisions import FLOAT32_ROUNDING, AffineScores
 from lastlayer.geometry._inputs import Samples, check_finite
+
+CHUNK_BYTES = {"cpu": 2**20, "cuda": 2**26}
+"""Size of one chunk: on a CPU it fits in a core's cache, on a GPU it is large enough to keep the device busy."""
+
+FLOAT32_ROUNDING = 2.0**-24
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ def first_pass(samples: Samples, *, units: bool = False) -> Means:
     unit_sum = torch.zeros_like(total)
     chunks = FeatureChunks(samples, torch.float64)
     for number, rows, label in chunks:
-        work = chunks.buffer("minus", len(rows))
+        work = chunks.out("minus", len(rows))
         if units:
             inverse = zero_safe_inverse(chunks.norms("norm", number, rows))
             unit_sum.index_add_(0, label, torch.mul(rows, inverse[:, None], out=work))
@@ -80,86 +86,54 @@ def second_pass(
     The result is precise to six digits. With `exact` it is precise to the rounding of float64.
     """
     features = samples.features
-    fast = features.dtype != torch.float64 and features.device.type == "cpu" and not samples.differentiable
-    if fast and not exact:
-        spread = _second_pass(samples, means, whitener, units, classifier, torch.float32)
-        if spread is not None:
-            return spread
-    spread = _second_pass(samples, means, whitener, units, classifier, torch.float64)
-    assert spread is not None
-    return spread
-
-
-def _second_pass(
-    samples: Samples,
-    means: Means,
-    whitener: Tensor | None,
-    units: bool,
-    classifier: tuple[Tensor, Tensor | None] | None,
-    dtype: torch.dtype,
-) -> Spread | None:
-    """The second pass in `dtype`. None if float32 turns out to be too coarse."""
+    fast = not (exact or features.dtype == torch.float64 or features.device.type != "cpu" or samples.differentiable)
+    dtype = torch.float32 if fast else torch.float64
     center = means.center()
-    own_mean = SplitTable.of(means.mean + means.origin, dtype)
-    global_mean = SplitTable.of(center + means.origin, dtype)
+    global_mean = center + means.origin
+    own_means, split_center = split_table(means.mean + means.origin, dtype), split_table(global_mean, dtype)
     table = None if whitener is None else whitener.to(dtype)
-    decide = classifier and (
-        AffineScores.classifier(*classifier, center + means.origin),
+    rules = classifier and (
+        AffineScores.classifier(*classifier, global_mean),
         AffineScores.nearest_mean(means.mean - center),
     )
     unit_sum = torch.zeros_like(means.mean)
     disagreements = means.count.new_zeros(())
     energies = None if table is None else means.count.new_zeros(len(table))  # (rank,)
-    chunks = FeatureChunks(samples, dtype, width=len(means.count) if decide else 0)
+    chunks = FeatureChunks(samples, dtype, width=len(means.count) if rules else 0)
     for number, rows, label in chunks:
-        residual = chunks.minus(rows, own_mean, label)
+        residual = chunks.minus(rows, own_means, label)
         chunks.norms("residual", number, residual)
         if table is not None and energies is not None:
             # One norm per direction, not one per sample: many norms of a few entries would cost more than the product.
             whitened = torch.linalg.vector_norm(chunks.product(table, residual), dim=1)
             energies = energies + whitened.to(torch.float64).square()
-        if units or decide:
-            centred = chunks.minus(rows, global_mean)
+        if units or rules:
+            centred = chunks.minus(rows, split_center)
             norm = chunks.norms("centred", number, centred)
         if units:
             chunks.add_weighted(unit_sum, number, centred, zero_safe_inverse(norm))
-        if decide:
-            disagreements += _disagreements(decide, rows, centred.detach(), norm, center + means.origin)
+        if rules:
+            one, other = (rule.decisions(rows, centred, norm, global_mean) for rule in rules)
+            disagreements += (one != other).sum()
 
     distance = chunks.column("residual")
     energy = None if energies is None else energies.sum()
-    from_center = chunks.column("centred") if units or decide else None
-    if dtype == torch.float32 and not _trusted(distance, from_center, energy, whitener):
-        return None
+    from_center = chunks.column("centred") if units or rules else None
+    if fast and not _trusted(distance, from_center, energy, whitener):
+        return second_pass(samples, means, whitener=whitener, units=units, classifier=classifier, exact=True)
     return Spread(
         _by_class(samples, distance.square()),
         _by_class(samples, distance),
         energy,
         unit_sum if units else None,
         _by_class(samples, from_center > 0) if units and from_center is not None else None,
-        disagreements if decide else None,
+        disagreements if rules else None,
     )
 
 
 def _by_class(samples: Samples, values: Tensor) -> Tensor:
     """Sums over each class, (K,), of values (N,), one per sample."""
     return torch.zeros_like(samples.count).index_add(0, samples.label, values.to(torch.float64))
-
-
-@torch.no_grad()
-def _disagreements(
-    decide: tuple[AffineScores, AffineScores], rows: Tensor, centred: Tensor, norm: Tensor, global_mean: Tensor
-) -> Tensor:
-    decisions = []
-    for scores in decide:
-        if centred.dtype == torch.float64:
-            decisions.append(scores.argmax(centred))
-            continue
-        decision, close = scores.argmax_single(centred, norm)
-        if len(close):
-            decision[close] = scores.argmax(rows[close].to(torch.float64) - global_mean)
-        decisions.append(decision)
-    return (decisions[0] != decisions[1]).sum()
 
 
 def _trusted(distance: Tensor, from_center: Tensor | None, energy: Tensor | None, whitener: Tensor | None) -> bool:
@@ -174,3 +148,150 @@ def _trusted(distance: Tensor, from_center: Tensor | None, energy: Tensor | None
     # residuals lie almost wholly outside the span of the class means, or if the means have a very weak direction.
     error = FLOAT32_ROUNDING**2 * distance.square().sum() * whitener.square().sum()
     return bool(error <= 1e-10 * energy)
+
+
+def split_table(table: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """A float64 table as a sum of two tables of lower precision, so that x - table has only one rounding."""
+    high = table.to(dtype)
+    return high, None if dtype == torch.float64 else (table - high.to(torch.float64)).to(dtype)
+
+
+def zero_safe_inverse(norm: Tensor) -> Tensor:
+    """1 / norm, or 0 if the norm is 0. There the gradient is 0 too."""
+    zero = norm == 0
+    return torch.where(zero, 0.0, 1 / torch.where(zero, 1.0, norm))
+
+
+class FeatureChunks:
+    """Chunks of rows in `dtype`. If gradients are needed, there is only one chunk and no buffer.
+
+    New tensors for every chunk would cost more than the arithmetic. That is why results go into buffers with `out=`.
+    """
+
+    def __init__(self, samples: Samples, dtype: torch.dtype, width: int = 0) -> None:
+        features = samples.features
+        self.samples = samples
+        self.dtype = dtype
+        self.rows = len(features)
+        self.buffers: dict[str, Tensor] = {}
+        if not samples.differentiable:
+            size = CHUNK_BYTES.get(features.device.type, CHUNK_BYTES["cpu"])
+            self.rows = max(16, min(self.rows, size // (dtype.itemsize * max(features.shape[1], width))))
+
+    def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yields the number of each chunk, its rows and their labels. The rows are valid until the next chunk."""
+        samples = self.samples
+        # split, not slices: its gradient is one concatenation. Each slice has a gradient as large as all features.
+        pairs = zip(torch.split(samples.features, self.rows), torch.split(samples.label, self.rows), strict=True)
+        for number, (rows, label) in enumerate(pairs):
+            out = self.out("rows", len(rows)) if rows.dtype != self.dtype else None
+            yield number, rows.to(self.dtype) if out is None else out.copy_(rows), label
+
+    def buffer(self, name: str, *shape: int) -> Tensor:
+        """The buffer of this name. Its shape is that of the first call."""
+        if name not in self.buffers:
+            self.buffers[name] = torch.empty(shape, dtype=self.dtype, device=self.samples.features.device)
+        return self.buffers[name]
+
+    def out(self, name: str, rows: int) -> Tensor | None:
+        """A (rows, d) buffer for `out=`, or None if gradients are needed."""
+        if self.samples.differentiable:
+            return None
+        return self.buffer(name, self.rows, self.samples.features.shape[1])[:rows]
+
+    def norms(self, name: str, number: int, rows: Tensor) -> Tensor:
+        """The norm of each row, (n,). Afterwards `column(name)` has the norms of all chunks."""
+        if self.samples.differentiable:
+            self.buffers[name] = torch.linalg.vector_norm(rows, dim=1)
+            return self.buffers[name]
+        # All chunks share one column: small tensors that stay between large ones that go would fragment the memory.
+        out = self.buffer(name, len(self.samples.features))[number * self.rows :][: len(rows)]
+        norms: Tensor = torch.linalg.vector_norm(rows, dim=1, out=out)
+        return norms
+
+    def column(self, name: str) -> Tensor:
+        return self.buffers[name].to(torch.float64)
+
+    def product(self, table: Tensor, rows: Tensor) -> Tensor:
+        """The product table rows', (m, n). Valid until the next call."""
+        if self.samples.differentiable or len(rows) < self.rows:
+            return table @ rows.T
+        return torch.mm(table, rows.T, out=self.buffer("product", len(table), self.rows))
+
+    def minus(self, rows: Tensor, table: tuple[Tensor, Tensor | None], label: Tensor | None = None) -> Tensor:
+        """rows - table[label], or rows - table for a table of one row. Valid until the next call."""
+        high, low = table
+        out, spare = self.out("minus", len(rows)), self.out("spare", len(rows))
+        result = torch.sub(rows, high if label is None else torch.index_select(high, 0, label, out=out), out=out)
+        if low is not None:
+            result.sub_(low if label is None else torch.index_select(low, 0, label, out=spare))
+        return result
+
+    def add_weighted(self, sums: Tensor, number: int, rows: Tensor, weight: Tensor) -> None:
+        """Add weight * rows to the float64 class sums (K, d). Within a chunk, sums are in `dtype`."""
+        order, start, label = self.runs[number]
+        weight = torch.index_select(weight, 0, order)
+        parts = F.embedding_bag(order, rows, start, mode="sum", per_sample_weights=weight)
+        sums.index_add_(0, label, parts.to(torch.float64))
+
+    @cached_property
+    def runs(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """For each chunk: its row numbers sorted by class, where each class begins among them, and its label."""
+        label, size = self.samples.label, len(self.samples.classes)
+        position = torch.arange(len(label), device=label.device)
+        chunk = position.div(self.rows, rounding_mode="floor")
+        key, order = torch.sort(chunk * size + label, stable=True)
+        run, length = torch.unique_consecutive(key, return_counts=True)
+        of_chunk = run.div(size, rounding_mode="floor")
+        start = length.cumsum(0) - length - of_chunk * self.rows
+        per_chunk = torch.bincount(of_chunk).tolist()
+        orders = torch.split(order - chunk * self.rows, self.rows)
+        return list(zip(orders, torch.split(start, per_chunk), torch.split(run % size, per_chunk), strict=True))
+
+
+@dataclass(frozen=True)
+class AffineScores:
+    """Scores table z + offset for a feature z relative to the global mean. Their argmax is the decision."""
+
+    table: Tensor  # (K, d) float64
+    offset: Tensor  # (K,) float64
+
+    @classmethod
+    def nearest_mean(cls, centred: Tensor) -> "AffineScores":
+        """Decides for the class with the nearest mean: z.m - |m|^2 / 2 is largest where |z - m|^2 is smallest."""
+        table = centred.detach()
+        return cls(table, -table.square().sum(dim=1) / 2)
+
+    @classmethod
+    def classifier(cls, weight: Tensor, bias: Tensor | None, center: Tensor) -> "AffineScores":
+        """Decides like weight h + bias, where h = center + z."""
+        offset = weight @ center if bias is None else weight @ center + bias
+        return cls(weight.detach(), (offset - offset.mean()).detach())
+
+    @cached_property
+    def single(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Table and offset in float32, the largest norm of a row, and the largest size of an offset."""
+        norm = torch.linalg.vector_norm(self.table, dim=1).max()
+        return self.table.float(), self.offset.float(), norm, self.offset.abs().max()
+
+    @torch.no_grad()
+    def decisions(self, rows: Tensor, centred: Tensor, norm: Tensor, global_mean: Tensor) -> Tensor:
+        """The decision for each row, (n,). `centred` is rows - global_mean, and `norm` holds its norms.
+
+        A decision that is too close for float32 is made in float64.
+        """
+        if centred.dtype == torch.float64:
+            return self._argmax(centred)
+        table, offset, table_norm, offset_size = self.single
+        scores = F.linear(centred, table, offset)  # (n, K)
+        best, decision = scores.max(dim=1)
+        second = scores.scatter_(1, decision[:, None], -torch.inf).amax(dim=1)
+        slack = 32 * FLOAT32_ROUNDING * (norm * table_norm + offset_size)
+        # Written with "not", so that NaN from an overflow of float32 counts as too close.
+        close = (~(best - second > slack)).nonzero().flatten()
+        if len(close):
+            decision[close] = self._argmax(rows[close].to(torch.float64) - global_mean)
+        return decision
+
+    def _argmax(self, rows: Tensor) -> Tensor:
+        return torch.addmm(self.offset, rows, self.table.T).argmax(dim=1)

@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from lastlayer._core.precision import full_precision
-from lastlayer.geometry import _formulas
 from lastlayer.geometry._inputs import prepare, select_classifier
-from lastlayer.geometry._passes import first_pass, second_pass
+from lastlayer.geometry._passes import first_pass, second_pass, zero_safe_inverse
+
+CUTOFF = 1e-5
+"""Singular values of the centred class means below this fraction of the largest count as zero. For S_B it is 1e-10."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,6 @@ def neural_collapse(
     and NC3 cannot reach 0. A zero weight gives NaN in nc2 and nc3. In nc4 the lower label wins a tie. On a GPU the CPU
     waits a few times, to learn the classes and the rank.
 
-    Raises:
-        ValueError: for empty input, negative labels, labels beyond the weight, NaN or infinite values, wrong shapes,
-            or float64 features that are all below 1e-140 or not all below 1e140.
-        TypeError: for features that are not floating point or labels that are not integers.
-
     Paper: Papyan et al. 2020; Zhou et al. 2022, section 4.
     Tests: tests/geometry/test_collapse.py::test_agrees_with_reference
 
@@ -85,16 +83,15 @@ def neural_collapse(
         classifier = None if weight is None else select_classifier(weight, bias, samples)
         means = first_pass(samples)
         centred = means.mean - means.center(global_mean)
-        spread = second_pass(samples, means, whitener=_formulas.whitening(centred), classifier=classifier)
+        spread = second_pass(samples, means, whitener=whitening(centred), classifier=classifier)
         assert spread.energy is not None
-        nc1 = _formulas.nc1(spread.energy, centred, spread.square, means.count.sum())
+        nc1 = nc1_of(spread.energy, centred, spread.square, means.count.sum())
         if classifier is None:
             return NeuralCollapse(nc1, None, None, None)
-        rows = _formulas.centre_rows(classifier[0]) if center_weight else classifier[0]
+        rows = centre_rows(classifier[0]) if center_weight else classifier[0]
         assert spread.disagreements is not None
-        return NeuralCollapse(
-            nc1, _formulas.nc2(rows), _formulas.nc3(rows, centred), spread.disagreements / len(features)
-        )
+        nc4 = spread.disagreements / len(features)
+        return NeuralCollapse(nc1, simplex_distance(rows @ rows.T), simplex_distance(rows @ centred.T), nc4)
 
 
 def self_duality(features: Tensor, target: Tensor, weight: Tensor, *, global_mean: str = "samples") -> Tensor:
@@ -116,9 +113,6 @@ def self_duality(features: Tensor, target: Tensor, weight: Tensor, *, global_mea
     Degenerate cases: if the centred mean or the centred weight row of a class is zero, the cosine and its gradient
     are 0. With a single class that is always so.
 
-    Raises:
-        ValueError, TypeError: as in `neural_collapse`.
-
     Paper: Pan and Cao 2023, section 2.2.
     Tests: tests/geometry/test_summary.py::test_measure_agrees_with_references
 
@@ -134,4 +128,78 @@ def self_duality(features: Tensor, target: Tensor, weight: Tensor, *, global_mea
         samples = prepare(features, target)
         rows, _ = select_classifier(weight, None, samples)
         means = first_pass(samples)
-        return _formulas.row_cosines(_formulas.centre_rows(rows), means.mean - means.center(global_mean))
+        return row_cosines(centre_rows(rows), means.mean - means.center(global_mean))
+
+
+def nc1_of(energy: Tensor, centred: Tensor, square: Tensor, total: Tensor) -> Tensor:
+    """sum |A r|^2 / N. Infinite if all class means are equal but samples differ, NaN if all samples are equal."""
+    if len(centred) < 2:
+        return energy.new_tensor(torch.nan)
+    between = torch.linalg.matrix_norm(centred.detach())
+    within = (square.detach().sum() / total).sqrt()
+    # Class means that differ only by rounding count as equal.
+    coincide = between <= 1e-13 * within
+    undefined = torch.where(within > 0, torch.inf, torch.nan).to(energy.dtype)
+    return torch.where(coincide, undefined, energy / total)
+
+
+def whitening(centred: Tensor) -> Tensor:
+    """A matrix A (rank, d) with |A r|^2 = r' (M'M)^+ r for the centred class means M (K, d).
+
+    Its rows are v_j / s_j from the singular value decomposition of M. We never form or invert M'M, since its singular
+    values are squared and would lose digits.
+    """
+    if not centred.requires_grad and len(centred) > centred.shape[1]:
+        full_rank = _triangular_whitening(centred)
+        if full_rank is not None:
+            return full_rank
+    left: Tensor
+    left, singular, right = torch.linalg.svd(centred.detach(), full_matrices=False)
+    rank = int((singular > CUTOFF * singular[0]).sum())
+    if not centred.requires_grad:
+        whitener: Tensor = right[:rank] / singular[:rank, None]
+        return whitener
+    # The derivative of singular vectors divides by differences of singular values, which are all equal at neural
+    # collapse. The derivative of the pseudo-inverse of M does not. Holding the left vectors fixed changes |A r|^2 only
+    # in second order.
+    inverse: Tensor = torch.linalg.pinv(centred, rtol=CUTOFF)  # (d, K)
+    return left[:, :rank].T.matmul(inverse.T)
+
+
+def _triangular_whitening(centred: Tensor) -> Tensor | None:
+    """The inverse of R' in M = Q R, at a fifth of the cost of singular vectors. None if M may need a cutoff."""
+    triangle: Tensor = torch.linalg.qr(centred, mode="r").R
+    if bool((triangle.diagonal() == 0).any()):
+        return None
+    identity = torch.eye(len(triangle), dtype=triangle.dtype, device=triangle.device)
+    inverse: Tensor = torch.linalg.solve_triangular(triangle, identity, upper=True)
+    # The product of the norms is an upper bound of the largest singular value over the smallest.
+    condition = torch.linalg.matrix_norm(triangle) * torch.linalg.matrix_norm(inverse)
+    return inverse.T if bool(condition < 1 / CUTOFF) else None
+
+
+def simplex_distance(gram: Tensor) -> Tensor:
+    """|| G / |G|_F - (I - J) / sqrt(K - 1) ||_F for a K x K matrix G, which is overwritten."""
+    size = len(gram)
+    if size < 2:
+        return gram.new_tensor(torch.nan)
+    norm = torch.linalg.matrix_norm(gram)
+    # In place, because with many classes the K x K matrices take most of the memory.
+    difference = gram / norm if gram.requires_grad else gram.div_(norm)
+    difference += 1 / (size * (size - 1) ** 0.5)
+    difference.diagonal().sub_(1 / (size - 1) ** 0.5)
+    distance: Tensor = torch.linalg.matrix_norm(difference)
+    return distance
+
+
+def centre_rows(matrix: Tensor) -> Tensor:
+    return matrix - matrix.mean(dim=0)
+
+
+def unit_rows(matrix: Tensor) -> Tensor:
+    """Rows divided by their norm. Zero rows stay zero."""
+    return matrix * zero_safe_inverse(torch.linalg.vector_norm(matrix, dim=1))[:, None]
+
+
+def row_cosines(a: Tensor, b: Tensor) -> Tensor:
+    return (unit_rows(a) * unit_rows(b)).sum(dim=1)

@@ -1,21 +1,26 @@
 """Cosines within and between classes, and two scores computed from them: compactness and separability."""
 
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor
 
 from lastlayer._core.precision import full_precision
-from lastlayer.geometry import _formulas
-from lastlayer.geometry._formulas import CosineCollapse
 from lastlayer.geometry._inputs import Samples, prepare
 from lastlayer.geometry._passes import first_pass, second_pass
 
 
-def _unit_sums(samples: Samples, center: bool) -> tuple[Tensor, Tensor]:
-    """Class sums of unit features, (K, d), and the number of features in each class that are not zero, (K,)."""
-    means = first_pass(samples, units=not center)
-    sums = second_pass(samples, means, units=True) if center else means
-    assert sums.unit_sum is not None
-    assert sums.nonzero is not None
-    return sums.unit_sum, sums.nonzero
+@dataclass(frozen=True)
+class CosineCollapse:
+    """Average cosines within and between classes. `classes` holds the label of each row."""
+
+    intra: Tensor  # (K,)
+    inter: Tensor  # (K, K), intra on the diagonal
+    intra_mean: Tensor
+    intra_min: Tensor
+    inter_mean: Tensor
+    inter_max: Tensor
+    classes: Tensor  # (K,)
 
 
 def cosine_collapse(
@@ -45,10 +50,6 @@ def cosine_collapse(
     included, counts as 0. Without self pairs, a class with one sample has intra NaN, and then intra_mean and intra_min
     are NaN too. With one class, inter_mean and inter_max are NaN.
 
-    Raises:
-        ValueError: for empty input, negative labels, NaN or infinite values, wrong shapes.
-        TypeError: for features that are not floating point or labels that are not integers.
-
     Paper: Pan and Cao 2023, section 2.2.
     Tests: tests/geometry/test_cosine.py::test_agrees_with_all_pairs
 
@@ -63,7 +64,7 @@ def cosine_collapse(
     with full_precision(features):
         samples = prepare(features, target)
         unit_sum, nonzero = _unit_sums(samples, center)
-        return _formulas.cosines(unit_sum, nonzero, samples.count, samples.classes, self_pairs)
+        return cosines_of(unit_sum, nonzero, samples.count, samples.classes, self_pairs)
 
 
 def compactness(features: Tensor, target: Tensor) -> Tensor:
@@ -83,9 +84,6 @@ def compactness(features: Tensor, target: Tensor) -> Tensor:
     Degenerate cases: a feature equal to h_G has u = 0, so constant features give 1/2. A class with one sample counts as
     compact, unless that sample is h_G.
 
-    Raises:
-        ValueError, TypeError: as in `cosine_collapse`.
-
     Paper: Normalized Spaces 2025, equation 23.
     Tests: tests/geometry/test_cosine.py::test_scores_agree_with_all_pairs
 
@@ -99,7 +97,7 @@ def compactness(features: Tensor, target: Tensor) -> Tensor:
     with full_precision(features):
         samples = prepare(features, target)
         unit_sum, _ = _unit_sums(samples, center=True)
-        return _formulas.compactness(unit_sum, samples.count)
+        return compactness_of(unit_sum, samples.count)
 
 
 def separability(features: Tensor, target: Tensor) -> Tensor:
@@ -119,9 +117,6 @@ def separability(features: Tensor, target: Tensor) -> Tensor:
 
     Degenerate cases: zero features have no direction and count as 0 in v_k. With one class the result is NaN.
 
-    Raises:
-        ValueError, TypeError: as in `cosine_collapse`.
-
     Paper: Normalized Spaces 2025, equation 24.
     Tests: tests/geometry/test_cosine.py::test_scores_agree_with_all_pairs
 
@@ -135,4 +130,49 @@ def separability(features: Tensor, target: Tensor) -> Tensor:
     with full_precision(features):
         samples = prepare(features, target)
         unit_sum, _ = _unit_sums(samples, center=False)
-        return _formulas.separability(unit_sum, samples.count)
+        return separability_of(unit_sum, samples.count)
+
+
+def _unit_sums(samples: Samples, center: bool) -> tuple[Tensor, Tensor]:
+    """Class sums of unit features, (K, d), and the number of features in each class that are not zero, (K,)."""
+    means = first_pass(samples, units=not center)
+    sums = second_pass(samples, means, units=True) if center else means
+    assert sums.unit_sum is not None
+    assert sums.nonzero is not None
+    return sums.unit_sum, sums.nonzero
+
+
+def cosines_of(unit_sum: Tensor, nonzero: Tensor, count: Tensor, classes: Tensor, self_pairs: bool) -> CosineCollapse:
+    """Average cosines from sums of unit features. The mean over all n_k n_j pairs is u_k . u_j, u the class means."""
+    mean = unit_sum / count[:, None]
+    inter = mean @ mean.T  # (K, K)
+    intra = inter.diagonal().clone()
+    if not self_pairs:
+        # A class with one sample has no pairs.
+        pairs = torch.where(count > 1, count * (count - 1), torch.nan)
+        intra = (unit_sum.square().sum(dim=1) - nonzero) / pairs
+    # In place if there are no gradients, because with many classes the K x K matrices take most of the memory.
+    between = inter.clone() if inter.requires_grad else inter
+    inter_max = between.fill_diagonal_(-torch.inf).amax() if len(count) > 1 else intra.new_tensor(torch.nan)
+    if inter.requires_grad:
+        inter = inter.diagonal_scatter(intra)
+    else:
+        inter.diagonal().copy_(intra)
+    inter_mean = off_diagonal_mean(mean)
+    return CosineCollapse(intra, inter, intra.mean(), intra.amin(), inter_mean, inter_max, classes)
+
+
+def off_diagonal_mean(mean: Tensor) -> Tensor:
+    """The mean over k != j of u_k . u_j, in O(K d) steps."""
+    size = len(mean)
+    if size < 2:
+        return mean.new_tensor(torch.nan)
+    return (mean.sum(dim=0).square().sum() - mean.square().sum()) / (size * (size - 1))
+
+
+def compactness_of(unit_sum: Tensor, count: Tensor) -> Tensor:
+    return (1 + (unit_sum / count[:, None]).square().sum(dim=1).mean()) / 2
+
+
+def separability_of(unit_sum: Tensor, count: Tensor) -> Tensor:
+    return (1 - off_diagonal_mean(unit_sum / count[:, None])) / 2

@@ -4,10 +4,9 @@ import torch
 from torch import Tensor
 
 from lastlayer._core.precision import full_precision
-from lastlayer.geometry._chunks import zero_safe_inverse
-from lastlayer.geometry._formulas import centre_rows, nan_like
 from lastlayer.geometry._inputs import check_classifier, check_features, prepare
-from lastlayer.geometry._passes import first_pass
+from lastlayer.geometry._passes import first_pass, zero_safe_inverse
+from lastlayer.geometry.collapse import centre_rows
 
 
 def equivalence(features_a: Tensor, features_b: Tensor, target: Tensor, *, global_mean: str = "samples") -> Tensor:
@@ -21,7 +20,7 @@ def equivalence(features_a: Tensor, features_b: Tensor, target: Tensor, *, globa
 
     Args:
         features_a: (N, d_a) features of one model.
-        features_b: (N, d_b) features of the other model for the same samples; d_b may differ from d_a.
+        features_b: (N, d_b) features of the other model for the same N samples; d_b may differ from d_a.
         target: (N,) class labels of any integer dtype.
         global_mean: `"samples"` or `"classes"`, as in `neural_collapse`.
 
@@ -30,10 +29,6 @@ def equivalence(features_a: Tensor, features_b: Tensor, target: Tensor, *, globa
 
     Degenerate cases: if all class means of a are equal, for example with one class, the result is NaN. If only those of
     b are equal, it is 1.
-
-    Raises:
-        ValueError: for different numbers of rows, empty input, negative labels, NaN or infinite values.
-        TypeError: for features that are not floating point or labels that are not integers.
 
     Paper: Schönemann 1966; it tests a claim of Zhou et al. 2022.
     Tests: tests/geometry/test_procrustes.py::test_agrees_with_a_search_over_the_plane
@@ -73,10 +68,6 @@ def classifier_equivalence(weight_a: Tensor, weight_b: Tensor) -> Tensor:
 
     Degenerate cases: if all rows of weight_a are equal, the result is NaN. If only those of weight_b are, it is 1.
 
-    Raises:
-        ValueError: for different numbers of rows, NaN or infinite values, wrong shapes.
-        TypeError: for weights that are not floating point.
-
     Paper: as in `equivalence`; Schönemann 1966.
     Tests: tests/geometry/test_procrustes.py::test_classifiers_are_compared_like_class_means
 
@@ -100,7 +91,7 @@ def classifier_equivalence(weight_a: Tensor, weight_b: Tensor) -> Tensor:
 
 def _procrustes(a: Tensor, b: Tensor) -> Tensor:
     if len(a) < 2:
-        return nan_like(a)
+        return a.new_tensor(torch.nan)
     a, b = _within_span(a), _within_span(b)
     norm_a, norm_b = torch.linalg.matrix_norm(a), torch.linalg.matrix_norm(b)
     # Scale each by its own norm first, because the product of the norms can underflow or overflow.

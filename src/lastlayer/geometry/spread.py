@@ -1,9 +1,9 @@
 """Spread within classes relative to the distance between class means: the intra-inter ratio and CDNV."""
 
+import torch
 from torch import Tensor
 
 from lastlayer._core.precision import full_precision
-from lastlayer.geometry import _formulas
 from lastlayer.geometry._inputs import prepare
 from lastlayer.geometry._passes import first_pass, second_pass
 
@@ -25,10 +25,6 @@ def intra_inter_ratio(features: Tensor, target: Tensor) -> Tensor:
     Degenerate cases: with one sample in every class the result is 0. With one class it is NaN. If all class means are
     equal, it is infinite, or NaN if all samples are equal too.
 
-    Raises:
-        ValueError: for empty input, negative labels, NaN or infinite values, wrong shapes.
-        TypeError: for features that are not floating point or labels that are not integers.
-
     Paper: SLN 2025, section 5.2.
     Tests: tests/geometry/test_spread.py::test_agrees_with_reference
 
@@ -44,7 +40,7 @@ def intra_inter_ratio(features: Tensor, target: Tensor) -> Tensor:
         means = first_pass(samples)
         spread = second_pass(samples, means)
         assert spread.distance is not None
-        return _formulas.intra_inter_ratio(spread.distance, means.count, _formulas.pair_distances(means.mean))
+        return ratio_of(spread.distance, means.count, pair_distances(means.mean))
 
 
 def class_distance_variance(features: Tensor, target: Tensor) -> Tensor:
@@ -64,9 +60,6 @@ def class_distance_variance(features: Tensor, target: Tensor) -> Tensor:
     Degenerate cases: with one sample in every class the result is 0. With one class it is NaN. If two classes have the
     same mean, it is infinite, or NaN if neither of them has any spread.
 
-    Raises:
-        ValueError, TypeError: as in `intra_inter_ratio`.
-
     Paper: Galanti et al. 2022.
     Tests: tests/geometry/test_spread.py::test_agrees_with_reference
 
@@ -81,4 +74,25 @@ def class_distance_variance(features: Tensor, target: Tensor) -> Tensor:
         samples = prepare(features, target)
         means = first_pass(samples)
         spread = second_pass(samples, means)
-        return _formulas.class_distance_variance(spread.square, means.count, _formulas.pair_distances(means.mean))
+        return variance_of(spread.square, means.count, pair_distances(means.mean))
+
+
+def ratio_of(distance: Tensor, count: Tensor, pair_distance: Tensor) -> Tensor:
+    if len(count) < 2:
+        return distance.new_tensor(torch.nan)
+    return distance.sum() / count.sum() / pair_distance.mean()
+
+
+def variance_of(square: Tensor, count: Tensor, pair_distance: Tensor) -> Tensor:
+    size = len(count)
+    if size < 2:
+        return square.new_tensor(torch.nan)
+    variance = square / count
+    first = torch.repeat_interleave(variance, torch.arange(size - 1, -1, -1, device=square.device))
+    second = torch.cat([variance[i:] for i in range(1, size)])
+    return ((first + second) / pair_distance.square()).mean() / 2
+
+
+def pair_distances(mean: Tensor) -> Tensor:
+    """|m_i - m_j| for i < j. Computed from differences, since products would lose the distance of two close means."""
+    return torch.pdist(mean)

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from lastlayer._core.precision import full_precision
-from lastlayer.geometry import _formulas
 from lastlayer.geometry._inputs import prepare, select_classifier
 from lastlayer.geometry._passes import Means, Spread, first_pass, second_pass
+from lastlayer.geometry.collapse import centre_rows, nc1_of, row_cosines, simplex_distance, whitening
+from lastlayer.geometry.cosine import compactness_of, cosines_of, separability_of
+from lastlayer.geometry.spread import pair_distances, ratio_of, variance_of
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,6 @@ def measure(
 
     Degenerate cases: as in the functions named above.
 
-    Raises:
-        ValueError, TypeError: as in `neural_collapse`.
-
     Example:
         >>> import torch
         >>> from lastlayer.geometry import measure
@@ -90,7 +89,7 @@ def measure(
         samples = prepare(features, target)
         classifier = None if weight is None else select_classifier(weight, bias, samples)
         means = first_pass(samples, units=True)
-        whitener = _formulas.whitening(means.mean - means.center(global_mean))
+        whitener = whitening(means.mean - means.center(global_mean))
         spread = second_pass(samples, means, whitener=whitener, units=True, classifier=classifier)
         del whitener
         return summarise(
@@ -117,28 +116,26 @@ def summarise(
     """The measures from sums per class. `weight` holds the rows of `classes`. A measure without its sums stays None."""
     count, total = means.count, means.count.sum()
     centred = means.mean - means.center(global_mean)
-    pair_distance = _formulas.pair_distances(means.mean)
-    values: dict[str, Tensor | None] = {
-        "class_distance_variance": _formulas.class_distance_variance(spread.square, count, pair_distance)
-    }
+    pair_distance = pair_distances(means.mean)
+    values: dict[str, Tensor | None] = {"class_distance_variance": variance_of(spread.square, count, pair_distance)}
     if spread.energy is not None:
-        values["nc1"] = _formulas.nc1(spread.energy, centred, spread.square, total)
+        values["nc1"] = nc1_of(spread.energy, centred, spread.square, total)
     if weight is not None:
-        rows = _formulas.centre_rows(weight) if center_weight else weight
-        values["nc2"] = _formulas.nc2(rows)
-        values["nc3"] = _formulas.nc3(rows, centred)
-        values["self_duality"] = _formulas.row_cosines(_formulas.centre_rows(weight), centred)
+        rows = centre_rows(weight) if center_weight else weight
+        values["nc2"] = simplex_distance(rows @ rows.T)
+        values["nc3"] = simplex_distance(rows @ centred.T)
+        values["self_duality"] = row_cosines(centre_rows(weight), centred)
     if spread.disagreements is not None:
         values["nc4"] = spread.disagreements / total
     if spread.distance is not None:
-        values["intra_inter_ratio"] = _formulas.intra_inter_ratio(spread.distance, count, pair_distance)
+        values["intra_inter_ratio"] = ratio_of(spread.distance, count, pair_distance)
     if means.unit_sum is not None and means.nonzero is not None:
-        values["separability"] = _formulas.separability(means.unit_sum, count)
-        cosines = _formulas.cosines(means.unit_sum, means.nonzero, count, classes, self_pairs)
+        values["separability"] = separability_of(means.unit_sum, count)
+        cosines = cosines_of(means.unit_sum, means.nonzero, count, classes, self_pairs)
         values |= {f"uncentered_{name}": getattr(cosines, name) for name in _COSINES}
     if spread.unit_sum is not None and spread.nonzero is not None:
-        values["compactness"] = _formulas.compactness(spread.unit_sum, count)
-        cosines = _formulas.cosines(spread.unit_sum, spread.nonzero, count, classes, self_pairs)
+        values["compactness"] = compactness_of(spread.unit_sum, count)
+        cosines = cosines_of(spread.unit_sum, spread.nonzero, count, classes, self_pairs)
         values |= {name: getattr(cosines, name) for name in _COSINES}
     return Geometry(classes, count.to(torch.int64), **values)
 

@@ -2,6 +2,9 @@
 
 Every measure is a pure function of tensors. Scores are compared in their own dtype and counts are integers. Values are
 float64 scalars on the device of the input, without gradients. Labels may have any integer dtype.
+
+Every function raises TypeError if labels are not integers or scores are not floating point. It raises ValueError for
+empty input, for shapes that do not fit together, and for labels out of range. Rankings also refuse NaN.
 """
 
 from typing import TYPE_CHECKING, Any

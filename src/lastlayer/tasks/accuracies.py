@@ -46,10 +46,6 @@ def accuracy(logits: Tensor, target: Tensor) -> Tensor:
     Returns:
         float64 scalar in [0, 1], on the logits' device. A row with NaN counts as wrong.
 
-    Raises:
-        ValueError: for empty input, shapes that disagree, or, on a CPU, labels out of range.
-        TypeError: for labels that are not integers or logits that are not floating point.
-
     Paper: none, the standard definition.
     Tests: tests/tasks/test_accuracies.py::test_accuracy_counts_and_prefers_the_first_of_ties
 
@@ -77,9 +73,6 @@ def f1(logits: Tensor, target: Tensor, *, positive: int = 1) -> Tensor:
     Returns:
         float64 scalar in [0, 1]. NaN if no sample has the class and none is predicted as it.
 
-    Raises:
-        ValueError, TypeError: as in `accuracy`.
-
     Paper: none, the standard definition.
     Tests: tests/tasks/test_accuracies.py::test_f1_and_matthews_agree_with_sklearn
 
@@ -105,9 +98,6 @@ def matthews(logits: Tensor, target: Tensor) -> Tensor:
 
     Returns:
         float64 scalar in [-1, 1]. It is 0 if all samples have the same label or the same prediction.
-
-    Raises:
-        ValueError, TypeError: as in `accuracy`.
 
     Paper: Gorodkin 2004.
     Tests: tests/tasks/test_accuracies.py::test_f1_and_matthews_agree_with_sklearn
@@ -136,15 +126,11 @@ def unbiased_accuracy(logits: Tensor, bias: Tensor, target: Tensor) -> Tensor:
 
     Args:
         logits: (N, K), bias included.
-        bias: (K,) the bias that was subtracted.
+        bias: (K,) the bias that was subtracted. Another shape raises ValueError.
         target: (N,) labels of any integer dtype.
 
     Returns:
         float64 scalar in [0, 1]. Ties, NaN and wrong input are treated as in `accuracy`.
-
-    Raises:
-        ValueError: as in `accuracy`, and for a bias that does not have shape (K,).
-        TypeError: as in `accuracy`.
 
     Paper: Normalized Spaces 2025, section 5.
     Tests: tests/tasks/test_accuracies.py::test_subtracted_bias_is_added_back
@@ -170,15 +156,11 @@ def long_tail(logits: Tensor, target: Tensor, train_counts: Tensor | Sequence[in
     Args:
         logits: (N, K) on the test set.
         target: (N,) labels of any integer dtype.
-        train_counts: (K,) number of samples of each class in the training set, not in `target`.
+        train_counts: (K,) number of samples of each class in the training set, not in `target`. None is negative.
 
     Returns:
         LongTail with `many`, `medium`, `few`, `mean`, `per_class`. Classes without test samples are left out. A group
         without classes is NaN.
-
-    Raises:
-        ValueError: for empty input, labels out of range, shapes that disagree, negative counts.
-        TypeError: for labels that are not integers or logits that are not floating point.
 
     Paper: Liu et al. 2019, for the groups.
     Tests: tests/tasks/test_accuracies.py::test_long_tail_groups

@@ -42,10 +42,6 @@ def critical_conditions(scores: Tensor, target: Tensor) -> CriticalConditions:
         CriticalConditions with booleans `one` and `two`, and the shares of samples that meet each. With one class there
         are no negative scores: then I holds, and II asks only for positive scores above 0. NaN meets no condition.
 
-    Raises:
-        ValueError: for empty input, labels out of range, shapes that disagree.
-        TypeError: for labels that are not integers or scores that are not floating point.
-
     Paper: Normalized Spaces 2025, theorems 5 and 6.
     Tests: tests/tasks/test_conditions.py::test_conditions_equal_the_loop
 
@@ -75,14 +71,10 @@ def collapsed(cosines: Tensor, target: Tensor, tol: float) -> bool:
     Args:
         cosines: (N, K) cosines of features and classifier rows.
         target: (N,) labels of any integer dtype.
-        tol: the tolerance. The paper uses 0.001 for scales below 5, and 0.0035 for scales of 5 or more.
+        tol: the tolerance, 0 or more. The paper uses 0.001 for scales below 5, and 0.0035 for scales of 5 or more.
 
     Returns:
         bool. With one class the second part is empty. NaN does not count as collapsed.
-
-    Raises:
-        ValueError: for empty input, labels out of range, shapes that disagree, a negative tol.
-        TypeError: for labels that are not integers or cosines that are not floating point.
 
     Paper: Normalized Spaces 2025, equation 217.
     Tests: tests/tasks/test_conditions.py::test_collapsed_at_the_simplex_and_not_beyond
@@ -107,10 +99,6 @@ def collapse_gap(cosines: Tensor, target: Tensor) -> Tensor:
 
     Returns:
         float64 scalar. NaN if a cosine is NaN. With one class the second part is empty.
-
-    Raises:
-        ValueError: for empty input, labels out of range, shapes that disagree.
-        TypeError: for labels that are not integers or cosines that are not floating point.
 
     Paper: Normalized Spaces 2025, equation 217.
     Tests: tests/tasks/test_conditions.py::test_the_gap_is_the_largest_distance_from_collapse
@@ -146,10 +134,6 @@ def scores(scores: Tensor, target: Tensor) -> Scores:
 
     Returns:
         float64 scalars. With one class there is no negative score, so its mean and deviation are NaN.
-
-    Raises:
-        ValueError: for empty input, labels out of range, shapes that disagree.
-        TypeError: for labels that are not integers or scores that are not floating point.
 
     Paper: Normalized Spaces 2025, table 7.
     Tests: tests/test_measures.py::test_values_are_those_of_the_functions

@@ -31,19 +31,14 @@ def calibration(probabilities: Tensor, target: Tensor, *, bins: int = 15) -> Cal
     The bins have equal width. Bin b holds top probabilities in (b / bins, (b + 1) / bins]. The first bin also holds 0.
 
     Args:
-        probabilities: (N, K) in [0, 1], from `loss.probabilities(logits)`. The rows are not rescaled. They need not sum
-            to 1, for example for sigmoids.
+        probabilities: (N, K) in [0, 1], from `loss.probabilities(logits)`. Other values, such as logits, raise
+            ValueError. The rows are not rescaled. They need not sum to 1, for example for sigmoids.
         target: (N,) labels of any integer dtype.
-        bins: number of bins.
+        bins: number of bins, 1 or more.
 
     Returns:
         Calibration with `ece`, `nll`, `brier`, in float64 on the input's device. If a label has probability 0, `nll` is
         infinite.
-
-    Raises:
-        ValueError: for empty input, values outside [0, 1] (such as logits) or NaN, labels out of range, shapes that
-            disagree, bins < 1.
-        TypeError: for labels that are not integers or probabilities that are not floating point.
 
     Paper: Guo et al. 2017, ECE and NLL; Brier 1950, Brier score.
     Tests: tests/tasks/test_confidence.py::test_equals_peers_on_softmax

@@ -47,11 +47,7 @@ def open_set(
 
     Returns:
         OpenSet with `auroc`, `oscr`, `accuracy`, in float64 on the logits' device. Infinite logits are ranked like any
-        others.
-
-    Raises:
-        ValueError: for empty input, NaN, labels out of range, shapes that disagree, unknown `ties`.
-        TypeError: for labels that are not integers or logits that are not floating point.
+        others. NaN raises ValueError.
 
     Paper: Dhamija et al. 2018, OSCR; Chen et al. 2021, whose public code uses the largest logit as the score for its
     own loss and the largest softmax probability for cross-entropy; Normalized Spaces 2025, table 3, which does not name

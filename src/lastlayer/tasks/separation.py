@@ -58,11 +58,8 @@ def logit_separation(logits: Logits, target: Tensor) -> LogitSeparation:
 
     Returns:
         LogitSeparation with `gap`, `holds`, `gap_per_class`, `violation_rate`. With one class there is no false logit.
-        Then the gap is infinite, the principle holds, and the violation rate is NaN. Equal infinities have gap 0.
-
-    Raises:
-        ValueError: for empty input, NaN, labels out of range, shapes that disagree.
-        TypeError: for labels that are not integers or logits that are not floating point.
+        Then the gap is infinite, the principle holds, and the violation rate is NaN. Equal infinities have gap 0. NaN
+        raises ValueError.
 
     Paper: Keren et al. 2018, sections 2 and 3.
     Tests: tests/tasks/test_separation.py::test_separation_equals_all_pairs
@@ -131,10 +128,6 @@ def logit_difference(
     Returns:
         float64 scalar, or (N,) for "none". A row of zeros contributes 0. Rows with NaN or infinite logits give NaN.
 
-    Raises:
-        ValueError: for empty input, labels out of range, shapes that disagree, an unknown reduction.
-        TypeError: for labels that are not integers or logits that are not floating point.
-
     Paper: SLN 2025, section 3.
     Tests: tests/tasks/test_separation.py::test_logit_difference_is_the_double_sum
 
@@ -169,10 +162,6 @@ def log_partition(logits: Tensor) -> LogPartition:
     Returns:
         LogPartition with `mean` and `std` in float64. `std` divides by N, so for one sample it is 0. A row with +inf,
         or with nothing but -inf, has an infinite log Z, which makes `std` NaN. NaN gives NaN.
-
-    Raises:
-        ValueError: for empty input or another shape.
-        TypeError: for logits that are not floating point.
 
     Paper: Keren et al. 2018, section 4.1.
     Tests: tests/tasks/test_separation.py::test_log_partition_is_mean_and_deviation
