@@ -13,16 +13,11 @@ from lastlayer.tasks.inputs import check_bias, check_labelled, check_matrix, che
 class LongTail:
     """Mean accuracy over groups of classes with many or few training samples. NaN for a group without classes."""
 
-    many: Tensor
-    """Classes with more than 100 training samples."""
-    medium: Tensor
-    """Classes with 20 to 100."""
-    few: Tensor
-    """Classes with fewer than 20."""
-    mean: Tensor
-    """All measured classes."""
-    per_class: Tensor
-    """(K,) accuracy on the samples of each class; NaN for a class without samples."""
+    many: Tensor  # classes with more than 100 training samples
+    medium: Tensor  # classes with 20 to 100
+    few: Tensor  # classes with fewer than 20
+    mean: Tensor  # all classes with samples
+    per_class: Tensor  # (K,) accuracy on the samples of each class; NaN for a class without samples
 
 
 def correct(logits: Tensor, target: Tensor) -> Tensor:

@@ -15,14 +15,10 @@ class CriticalConditions:
     The positive score of a sample is the score of its label. All its other scores are called negative.
     """
 
-    one: bool
-    """Every sample's positive score exceeds its own negative scores."""
-    two: bool
-    """All positive scores of the data set are above 0, and all negative scores are below 0."""
-    share_one: Tensor
-    """Share of samples whose positive score exceeds their own negative scores."""
-    share_two: Tensor
-    """Share of samples whose positive score is above 0 and whose negative scores are below 0."""
+    one: bool  # every sample's positive score exceeds its own negative scores
+    two: bool  # all positive scores of the data set are above 0, and all negative scores are below 0
+    share_one: Tensor  # share of samples whose positive score exceeds their own negative scores
+    share_two: Tensor  # share of samples whose positive score is above 0 and whose negative scores are below 0
 
 
 def critical_conditions(scores: Tensor, target: Tensor) -> CriticalConditions:

@@ -13,12 +13,9 @@ from lastlayer.tasks.inputs import check_pair, check_probabilities, row_blocks
 class Calibration:
     """Calibration of predicted probabilities. For all three values, lower is better."""
 
-    ece: Tensor
-    """Expected calibration error of the top probability, in [0, 1]."""
-    nll: Tensor
-    """Mean of minus the logarithm of the label's probability."""
-    brier: Tensor
-    """Squared error, summed over the classes, mean over the samples."""
+    ece: Tensor  # expected calibration error of the top probability, in [0, 1]
+    nll: Tensor  # mean of minus the logarithm of the label's probability
+    brier: Tensor  # squared error, summed over the classes, mean over the samples
 
 
 def calibration(probabilities: Tensor, target: Tensor, *, bins: int = 15) -> Calibration:

@@ -15,12 +15,9 @@ from lastlayer.tasks.inputs import check_matrix, check_pair, refuse_nan
 class OpenSet:
     """Results of open-set recognition, each in [0, 1]. `known` is the positive class. oscr <= min(auroc, accuracy)."""
 
-    auroc: Tensor
-    """The chance that a known sample scores above an unknown one. A tie counts half, unless asked otherwise."""
-    oscr: Tensor
-    """The same, but a known sample that is classified wrongly counts as scoring below every unknown one."""
-    accuracy: Tensor
-    """The accuracy on the known samples."""
+    auroc: Tensor  # the chance that a known sample scores above an unknown one; a tie counts half by default
+    oscr: Tensor  # the same, but a known sample that is classified wrongly counts as below every unknown one
+    accuracy: Tensor  # on the known samples
 
 
 def open_set(

@@ -24,14 +24,10 @@ from lastlayer.tasks.inputs import (
 class LogitSeparation:
     """Whether one threshold separates all true logits from all false ones."""
 
-    gap: Tensor
-    """Smallest true logit minus largest false logit, over all samples and classes."""
-    holds: bool
-    """Whether the gap is positive, so that the principle of logit separation holds strictly."""
-    gap_per_class: Tensor
-    """(K,) the same gap within the column of each class. NaN if the column has no true or no false logit."""
-    violation_rate: Tensor
-    """Share of all pairs of a true and a false logit, across samples, in which the false logit is not smaller."""
+    gap: Tensor  # smallest true logit minus largest false logit, over all samples and classes
+    holds: bool  # whether the gap is positive, so that the principle of logit separation holds strictly
+    gap_per_class: Tensor  # (K,) the gap within each class's column; NaN if it has no true or no false logit
+    violation_rate: Tensor  # share of pairs of a true and a false logit, across samples, with false >= true
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,9 @@ from lastlayer.tasks.inputs import Logits, check_labelled, column_blocks, read_t
 class SingleLogit:
     """How well single logits rank the samples of their class. In float64 on the logits' device."""
 
-    auprc: Tensor
-    """Mean of `auprc_per_class` over the classes with positives."""
-    precision_at: dict[float, Tensor]
-    """For each given recall, the mean over classes of the best precision at that recall or more."""
-    auprc_per_class: Tensor
-    """(K,) average precision. NaN for a class without positives."""
+    auprc: Tensor  # mean of `auprc_per_class` over the classes with positives
+    precision_at: dict[float, Tensor]  # by recall: the mean over classes of the best precision at that recall or more
+    auprc_per_class: Tensor  # (K,) average precision; NaN for a class without positives
 
 
 def single_logit(logits: Logits, target: Tensor, recalls: Sequence[float] = (0.9, 0.99)) -> SingleLogit:
