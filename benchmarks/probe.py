@@ -29,9 +29,10 @@ from threadpoolctl import threadpool_limits
 from lastlayer.data import Dataset
 from lastlayer.training.engine import evaluate
 from lastlayer.training.engine.step import step
+from lastlayer.training.facts import load_features
 from lastlayer.training.fit import begin, train_epoch
 from lastlayer.training.machine import processor
-from lastlayer.training.probe import choose_rate, load_features, probe_trial
+from lastlayer.training.recipes import choose_rate, probe_trial
 from lastlayer.training.trial import LossChoice
 
 LARGEST = 2_000_000_000  # bytes of logits

@@ -17,7 +17,7 @@ from lastlayer import data
 from lastlayer import load as lastlayer_load
 from lastlayer.cli import app
 from lastlayer.runs import Comparison, RunFolder
-from lastlayer.training import tuning
+from lastlayer.training import recipes
 
 QUICK = ["--train-samples", "256", "--epochs", "2", "--set", "evaluations=1", "--workers", "1"]
 
@@ -405,15 +405,15 @@ def test_a_teacher_teaches_the_losses_that_learn_from_one() -> None:
 
 
 def test_tuning_that_fails_says_where_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "RATE_FACTORS", (1e30,))
+    monkeypatch.setattr(recipes, "RATE_FACTORS", (1e30,))
     code, said = lastlayer("compare", "--losses", "mse", "--seeds", "1", "--tune", *QUICK, "--out", "elsewhere")
     assert code == 2
     assert "every setting tried for mse failed: see lastlayer status elsewhere\n" in said
 
 
 def test_tuning_gives_each_loss_its_own_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "RATE_FACTORS", (1e-6, 1.0, 1e9))
-    monkeypatch.setattr(tuning, "DECAY_FACTORS", (1.0,))
+    monkeypatch.setattr(recipes, "RATE_FACTORS", (1e-6, 1.0, 1e9))
+    monkeypatch.setattr(recipes, "DECAY_FACTORS", (1.0,))
     code, said = lastlayer("compare", "--losses", "ce,mse:beta=10", "--seeds", "1", "--tune", *QUICK)
     assert code == 0, said
     assert "tuned ce: lr 0.1," in said
@@ -422,7 +422,7 @@ def test_tuning_gives_each_loss_its_own_rate(monkeypatch: pytest.MonkeyPatch) ->
     trials = [RunFolder(path.parent).trial() for path in Path("runs").glob("*/result.json")]
     final = [trial for trial in trials if trial["data"]["holdout"] == 0]
     assert {(t["loss"]["name"], t["optimiser"]["lr"]) for t in final} == {("ce", 0.1), ("mse", 0.003)}
-    assert all(t["data"]["holdout"] == 0.1 and t["seed"] == tuning.TUNING_SEED for t in trials if t not in final)
+    assert all(t["data"]["holdout"] == 0.1 and t["seed"] == recipes.TUNING_SEED for t in trials if t not in final)
 
 
 def test_tensorboard_gets_every_number() -> None:

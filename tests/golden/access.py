@@ -42,7 +42,7 @@ def default_losses() -> list[str]:
 
 def probe_trials(losses: list[str]) -> list[Trial]:
     """The trials of `lastlayer linear-probe` on a small file of features."""
-    from lastlayer.training.probe import choose_rate, probe_trial
+    from lastlayer.training.recipes import choose_rate, probe_trial
 
     base = probe_trial(data.load("gaussian"), "features.npz", "test.npz", test_fraction=0.3)
     return [choose_rate(base.with_settings({"loss": {"name": loss}})) for loss in losses]

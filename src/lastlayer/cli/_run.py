@@ -121,7 +121,7 @@ def run(
     """
     from lastlayer.runners import run_trials
     from lastlayer.runs import Comparison, write_comparison
-    from lastlayer.training.logging import import_writer
+    from lastlayer.training.engine.checkpoint import import_writer
 
     events = run_trials(trials, placement, dataset)
     if placement.tensorboard is not None:
@@ -153,7 +153,7 @@ def tuned(trials: Sequence[Trial], placement: Placement, dataset: Dataset | None
         dataset: the data of all trials, if it is loaded already; its validation samples are held out here.
     """
     from lastlayer.data import hold_out
-    from lastlayer.training.tuning import best_settings, candidates
+    from lastlayer.training.recipes import best_settings, candidates
 
     def without_seed(trial: Trial) -> Trial:
         return dataclasses.replace(trial, seed=0)

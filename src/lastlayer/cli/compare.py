@@ -1,6 +1,6 @@
 """`lastlayer compare`, `train` and `linear-probe`: train losses or heads over several seeds, measure, tabulate.
 
-Tests: tests/cli/test_compare.py and, for the heads, tests/training/test_probe.py.
+Tests: tests/cli/test_compare.py and, for the heads, tests/training/test_recipes.py.
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ def linear_probe(
     """
     from lastlayer.data import hold_out
     from lastlayer.runners import Placement
-    from lastlayer.training.probe import choose_rate, load_features, probe_trial
+    from lastlayer.training.facts import load_features
+    from lastlayer.training.recipes import choose_rate, probe_trial
 
     changed = assignments(settings or [])
     _check_probe_settings(changed)

@@ -1,13 +1,15 @@
-"""The network and the loss of a trial, built from what is known of its data; every network is built here.
+"""The network, the loss and the optimiser of a trial. Every network is built here.
 
 Tests: tests/training/test_build.py.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from lastlayer import heads, losses, models
@@ -15,7 +17,7 @@ from lastlayer._core.registry import digest, options_of, split_path
 from lastlayer.data import Normalize
 from lastlayer.models.external import find_factory
 from lastlayer.training.facts import Facts
-from lastlayer.training.trial import Trial
+from lastlayer.training.trial import Optimiser, Schedule, Trial
 
 LOSS = "loss."  # before the names of the loss's own tensors where they are written beside those of the network
 
@@ -110,3 +112,49 @@ def code_of(trial: Trial) -> dict[str, str]:
 def changed_code(trial: Trial, then: Mapping[str, str]) -> list[str]:
     """The user's own parts whose code differs from what `code_of` noted then."""
     return [part for part, now in code_of(trial).items() if then.get(part, now) != now]
+
+
+def make_optimiser(choice: Optimiser, network: Network, rate: Tensor) -> torch.optim.Optimizer:
+    """The optimiser over all parameters that learn. Weight decay acts on all of them or on those of the head.
+
+    Args:
+        choice: resolved.
+        network: what learns.
+        rate: the learning rate, a scalar tensor. On a GPU the training changes it in place.
+    """
+    assert choice.weight_decay is not None
+    head = {id(p) for p in network.head.parameters()}
+    groups: dict[float, list[torch.nn.Parameter]] = {}
+    for parameter in network.parameters():
+        if parameter.requires_grad:
+            decays = choice.decay == "all" or id(parameter) in head
+            groups.setdefault(choice.weight_decay if decays else 0.0, []).append(parameter)
+    described = [{"params": members, "weight_decay": decay} for decay, members in groups.items()]
+    # On a GPU only a fused optimiser reads the rate on the device. On a CPU torch's default costs more than a small
+    # network.
+    lr = rate if rate.is_cuda else rate.item()
+    if choice.name == "sgd":
+        return torch.optim.SGD(described, lr=lr, momentum=choice.momentum, nesterov=choice.nesterov, fused=True)
+    kind = torch.optim.Adam if choice.name == "adam" else torch.optim.AdamW
+    return kind(described, lr=lr, fused=True, capturable=rate.is_cuda)
+
+
+def rate_factor(schedule: Schedule, step: int, steps: int) -> float:
+    """What the peak learning rate is multiplied by at a step of `steps`, counted from 0.
+
+    Example:
+        >>> schedule = Schedule("milestones", epochs=10, milestones=(0.5,), factor=0.1, warmup=1)
+        >>> [rate_factor(schedule, step, 100) for step in (0, 4, 9, 10, 49, 50)]
+        [0.1, 0.5, 1.0, 1.0, 1.0, 0.1]
+    """
+    warmup = schedule.warmup / schedule.epochs * steps
+    if step < warmup:
+        return (step + 1) / math.ceil(warmup)
+    if schedule.name == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(steps - warmup, 1)))
+    if schedule.name == "linear":
+        return (steps - step) / max(steps - warmup, 1)
+    if schedule.name == "milestones":
+        passed = sum(step >= round(share * steps) for share in schedule.milestones)
+        return float(schedule.factor**passed)
+    return 1.0

@@ -1,4 +1,4 @@
-"""What a trial's data are: reading its samples, and the facts that are known of them.
+"""The data of a trial: reading its samples, and the facts that are known of them.
 
 Tests: tests/training/test_facts.py.
 """
@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lastlayer import data
 from lastlayer.training.trial import DataChoice
 
 LARGEST_LOGITS = 1 << 26  # logits held at once; a split with more of them is measured in part
+BLOCK = 1 << 22  # entries of features in float64 at once
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Facts:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What a result tells of the data; the counts are told by the share of the largest class."""
+        """What a result tells of the data. Of the counts it tells the share of the largest class."""
         assert self.counts is not None
         counts = torch.tensor(self.counts)
         return {
@@ -93,20 +95,9 @@ class Facts:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Facts:
         """The facts that `to_dict` told, without the counts."""
-        normalize = content["normalize"]
-        mean, std = (None if normalize[key] is None else tuple(normalize[key]) for key in ("mean", "std"))
-        return cls(
-            name=content["name"],
-            class_names=tuple(content["class_names"]),
-            in_shape=tuple(content["in_shape"]),
-            mean=mean,
-            std=std,
-            scale=normalize["scale"],
-            dtype=content["dtype"],
-            samples=content.get("samples", {}),
-            checksums=content.get("checksums", {}),
-            notes=tuple(content.get("notes", ())),
-        )
+        plain = {**content, **content["normalize"]}
+        known = {name: plain[name] for name in cls.__dataclass_fields__ if name in plain}
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
 
     @property
     def normalize(self) -> dict[str, Any]:
@@ -121,21 +112,19 @@ def measured_rows(samples: int, num_classes: int) -> int:
 
 def limits(dataset: data.Dataset) -> tuple[str, ...]:
     """A note for each split that is measured in part."""
-    notes = []
-    for name, split in (("train", dataset.train), ("test", dataset.test)):
-        rows = measured_rows(len(split), dataset.num_classes)
-        if rows < len(split):
-            notes.append(
-                f"{name}: measured on {rows} of {len(split)} samples, an even share of each class; accuracy on all"
-            )
-    return tuple(notes)
+    sizes = {"train": len(dataset.train), "test": len(dataset.test)}
+    rows = {name: measured_rows(size, dataset.num_classes) for name, size in sizes.items()}
+    return tuple(
+        f"{name}: measured on {rows[name]} of {size} samples, an even share of each class; accuracy on all"
+        for name, size in sizes.items()
+        if rows[name] < size
+    )
 
 
 def load_data(choice: DataChoice, root: str | Path | None = None) -> data.Dataset:
     """Read the samples of a trial, chosen in this order: classes, subset, open set, long tail, hold-out."""
     dataset = data.load(choice.name, root, **choice.options)
-    if dataset.num_classes < 2:
-        raise ValueError(f"{choice.name} has one class, {dataset.class_names[0]}: a classifier needs two or more")
+    _check_classes(dataset, choice.name)
     if choice.classes is not None or choice.train is not None:
         dataset = data.subset(dataset, choice.train, classes=choice.classes, seed=choice.seed)
     if choice.unknown is not None or choice.unknown_from is not None or choice.arpl:
@@ -147,3 +136,55 @@ def load_data(choice: DataChoice, root: str | Path | None = None) -> data.Datase
     if choice.holdout:
         dataset = data.hold_out(dataset, choice.holdout, choice.seed)
     return dataset
+
+
+def load_features(
+    train: str | Path,
+    test: str | Path | None = None,
+    *,
+    standardize: bool = True,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> data.Dataset:
+    """Read embeddings and their labels from .safetensors or .npz files.
+
+    The names and types of the arrays are those of `lastlayer.data.arrays`; features are (N, d). A .safetensors file is
+    mapped, not read: rows come into memory as they are used, in the dtype they have.
+
+    Args:
+        train: the training samples, or both splits.
+        test: the test samples.
+        standardize: subtract the mean of each entry over the training samples and divide by its deviation.
+        test_fraction: share of each class to test on, if one file holds one set.
+        seed: of that split.
+
+    Returns:
+        A data set named by the training file, whose notes say what is measured in part.
+
+    Raises:
+        ValueError: for missing arrays (those found are listed), shapes, dtypes or labels that do not fit, or features
+            that are not finite.
+        FileNotFoundError, CorruptFileError: for files that are not there or not what their name says.
+    """
+    dataset = data.arrays(train, test=test, test_fraction=test_fraction, seed=seed, standardize=False)
+    if len(dataset.in_shape) != 1:
+        raise ValueError(f"{train}: features must be (N, d), got inputs of shape {dataset.in_shape}")
+    _check_classes(dataset, train)
+    if standardize:
+        mean, std = _statistics(dataset.train.tensor())
+        dataset = dataset.replace(mean=mean, std=std)
+    return dataset.replace(notes=(*dataset.notes, *limits(dataset)))
+
+
+def _check_classes(dataset: data.Dataset, name: str | Path) -> None:
+    if dataset.num_classes < 2:
+        raise ValueError(f"{name} has one class, {dataset.class_names[0]}: a classifier needs two or more")
+
+
+def _statistics(features: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of each entry, in float64 and block by block: a float64 copy of all would be too large."""
+    blocks = torch.split(features, max(1, BLOCK // features.shape[1]))
+    mean = torch.stack([block.double().sum(0) for block in blocks]).sum(0) / len(features)
+    square = torch.stack([(block.double() - mean).square().sum(0) for block in blocks]).sum(0)
+    std = (square / len(features)).sqrt()
+    return tuple(mean.tolist()), tuple(torch.where(std == 0, 1.0, std).tolist())

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from lastlayer.runs import RunFolder
 from lastlayer.training.build import LOSS, Network, build, changed_code, code_of
 from lastlayer.training.check import check_inputs
 from lastlayer.training.engine import evaluate
-from lastlayer.training.engine.checkpoint import Saver
+from lastlayer.training.engine.checkpoint import Logger, Saver, make_logger
 from lastlayer.training.engine.evaluate import Outputs
 from lastlayer.training.engine.feed import Feed
 from lastlayer.training.engine.ranks import Ranks
@@ -30,11 +30,10 @@ from lastlayer.training.engine.state import DivergedError, State
 from lastlayer.training.engine.step import Step, step
 from lastlayer.training.facts import Facts, load_data
 from lastlayer.training.load import load
-from lastlayer.training.logging import Logger, make_logger
 from lastlayer.training.machine import describe_machine
 from lastlayer.training.trial import Trial
 
-MOST_SNAPSHOTS = 60
+NOTHING: Mapping[str, Any] = {"epoch": -1, "history": (), "snapshots": (), "seconds": 0.0}  # behind a new run
 
 Prepare = Callable[[State, Feed], Step]
 
@@ -104,8 +103,8 @@ def fit(
                 if saved is None and folder is not None:
                     saved = folder.load_checkpoint(device)
                 where = "the run" if folder is None else str(folder.path)
-                past = _Past() if saved is None else _resume(state, saved, where)
-                with _threads(past.threads if state.device.type == "cpu" else None):
+                past = NOTHING if saved is None else _resume(state, saved, where)
+                with _threads(past.get("threads") if state.device.type == "cpu" else None):
                     return (yield from _fit(state, feed, past, folder, log, saver, prepare))
         except Exception as error:
             if folder is not None:
@@ -130,47 +129,11 @@ def begin(
 
 def finish_fit(steps: Generator[Progress, None, dict[str, Any]]) -> dict[str, Any]:
     """Run a trial to its end and return its result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            result: dict[str, Any] = stop.value
-            return result
+    return evaluate.finish(steps)
 
 
-def evaluation_epochs(epochs: int, evaluations: int) -> set[int]:
-    """After which epochs to measure: at the start, at the end, and evenly between.
-
-    Example:
-        >>> sorted(evaluation_epochs(30, 3))
-        [0, 10, 20, 30]
-    """
-    return {round(i * epochs / min(evaluations, epochs)) for i in range(min(evaluations, epochs) + 1)}
-
-
-def snapshot_epochs(evaluations: set[int]) -> set[int]:
-    """Which evaluations leave a picture: all of them, or as many as a film needs, from the first to the last.
-
-    Every checkpoint holds all pictures, so their number must not grow with the number of evaluations.
-    """
-    ordered = sorted(evaluations)
-    count = min(len(ordered), MOST_SNAPSHOTS)
-    return {ordered[round(i * (len(ordered) - 1) / max(count - 1, 1))] for i in range(count)}
-
-
-@dataclass(frozen=True)
-class _Past:
-    """What a run has behind it, apart from its state."""
-
-    epoch: int = -1  # of the checkpoint it went on from
-    history: tuple[dict[str, Any], ...] = ()
-    pictures: tuple[dict[str, Tensor], ...] = ()
-    seconds: float = 0.0
-    threads: int | None = None
-
-
-def _resume(state: State, saved: dict[str, Any], where: str) -> _Past:
-    """Take up the state of a checkpoint, and return the rest of it.
+def _resume(state: State, saved: dict[str, Any], where: str) -> dict[str, Any]:
+    """Load the state of a checkpoint, and return what the run has behind it.
 
     Raises:
         ValueError: if the data have changed since.
@@ -180,18 +143,17 @@ def _resume(state: State, saved: dict[str, Any], where: str) -> _Past:
         raise ValueError(f"{trial.data.name} has changed since {where} began: delete that folder to train anew")
     for part in changed_code(trial, saved.get("code", {})):
         warnings.warn(
-            f"{part} has changed since {where} began, which goes on as the code is now: delete that folder to "
-            "train anew",
+            f"{part} has changed since {where} began. The run goes on with the code as it is now. To train anew, "
+            "delete that folder",
             stacklevel=2,
         )
     state.load_state_dict(saved)
-    pictures = tuple({name: tensor.cpu() for name, tensor in one.items()} for one in saved["snapshots"])
-    return _Past(saved["epoch"], tuple(saved["history"]), pictures, saved["seconds"], saved.get("threads"))
+    return {**saved, "snapshots": [{name: tensor.cpu() for name, tensor in one.items()} for one in saved["snapshots"]]}
 
 
 @contextlib.contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """Run with this many threads, and with as many as before afterwards: sums split otherwise are rounded otherwise."""
+    """Use this many threads inside this context: with another number, sums are split and rounded differently."""
     before = torch.get_num_threads()
     try:
         if count is not None:
@@ -204,40 +166,40 @@ def _threads(count: int | None) -> Iterator[None]:
 def _fit(
     state: State,
     feed: Feed,
-    past: _Past,
+    past: Mapping[str, Any],
     folder: RunFolder | None,
     log: Logger,
     saver: Saver,
     prepare: Prepare | None,
 ) -> Generator[Progress, None, dict[str, Any]]:
-    """Train epoch by epoch; after each, measure if it is time, and keep what a later process needs to go on."""
-    trial, facts, epochs = state.trial, state.facts, state.trial.schedule.epochs
+    """Train epoch by epoch. After each, measure if it is time, and keep what a later process needs to go on."""
+    trial, epochs = state.trial, state.trial.schedule.epochs
     take_step: Step = functools.partial(step, state, feed) if prepare is None else prepare(state, feed)
-    measured_after = evaluation_epochs(epochs, trial.evaluations)
-    pictured_after = snapshot_epochs(measured_after)
-    chosen = evaluate.snapshot_samples(feed.dataset.test, facts.num_classes)
-    history, pictures = list(past.history), list(past.pictures)
-    began = time.perf_counter() - past.seconds
+    measured_after = evaluate.evaluation_epochs(epochs, trial.evaluations)
+    pictured_after = evaluate.snapshot_epochs(measured_after)
+    chosen = evaluate.snapshot_samples(feed.dataset.test, state.facts.num_classes)
+    history, pictures = list(past["history"]), list(past["snapshots"])
+    began = time.perf_counter() - past["seconds"]
     if folder is not None:
-        folder.keep_metrics_before(past.epoch + 1)
+        folder.keep_metrics_before(past["epoch"] + 1)
     while True:
         line: dict[str, Any] = {"epoch": state.epoch, **state.last}
         if state.epoch and feed.dataset.validation is not None:
             line["validation"] = {"accuracy": (yield from _validate(state, feed.dataset.validation))}
         if state.epoch in measured_after and state.epoch not in {entry["epoch"] for entry in history}:
             line["train"], line["test"], picture = yield from _measure(state, feed.dataset, chosen)
-            history.append({**line, "epoch": state.epoch})
+            history.append(dict(line))
             if state.epoch in pictured_after:
                 pictures = [*map(evaluate.compact, pictures), picture]
         line["seconds"] = time.perf_counter() - began
         log(line)
-        if folder is not None and state.epoch > past.epoch:
+        if folder is not None and state.epoch > past["epoch"]:
             rest = {
                 "history": history,
                 "snapshots": pictures,
                 "seconds": line["seconds"],
                 "threads": torch.get_num_threads(),
-                "checksums": dict(facts.checksums),
+                "checksums": dict(state.facts.checksums),
                 "code": code_of(trial),
             }
             saver.save(state.epoch, line, {**state.state_dict(), **rest}, must=state.epoch == epochs)
@@ -291,13 +253,10 @@ def _until_finished(state: State, progress: Progress) -> Iterator[Progress]:
 
 def _read(state: State, split: Split, network: Network | None = None) -> Generator[Progress, None, Outputs]:
     """What the network, or another one, makes of a split, yielding before each batch."""
-    reader = evaluate.Reader(state.network if network is None else network, split)
     progress = _progress(state, measuring=True)
-    while not reader.is_done:
-        yield progress
-        reader.read_batch()
+    made = yield from evaluate.read(state.network if network is None else network, split, progress)
     yield from _until_finished(state, progress)
-    return reader.outputs()
+    return made
 
 
 def _validate(state: State, validation: Split) -> Generator[Progress, None, float]:

@@ -1,41 +1,149 @@
-"""What a trial takes when the user says nothing: by the shape and the kind of the data, in one place."""
+"""Settings that a user leaves open: defaults that suit the data, and a search on a validation split.
+
+Tests: tests/training/test_recipes.py.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+from lastlayer import losses
 from lastlayer.data import Dataset
-from lastlayer.training.trial import Augmentation, ModelChoice, Schedule, Trial
+from lastlayer.runs import RunFolder
+from lastlayer.training.trial import Augmentation, DataChoice, ModelChoice, Optimiser, Schedule, Trial
 
 NOT_MIRRORED = ("digits", "mnist", "fashion-mnist", "svhn", "omniglot")  # a mirrored digit is another sign
-
-
-def default_model(in_shape: tuple[int, ...]) -> ModelChoice:
-    """An MLP for features and tiny images, ResNet-20 up to 64 pixels, ResNet-18 beyond.
-
-    Example:
-        >>> default_model((3, 32, 32)).name, default_model((1, 8, 8)).name
-        ('resnet20', 'mlp')
-    """
-    if len(in_shape) == 1 or min(in_shape[1:]) < 16:
-        return ModelChoice("mlp", {"width": 128})
-    return ModelChoice("resnet20") if max(in_shape[1:]) <= 64 else ModelChoice("resnet18")
-
-
-def default_augmentation(dataset: Dataset) -> Augmentation:
-    """Crops and flips for photographs: pad by an eighth, as is usual for CIFAR; nothing for features and digits."""
-    if len(dataset.in_shape) == 1 or dataset.name in NOT_MIRRORED or min(dataset.in_shape[1:]) < 16:
-        return Augmentation()
-    return Augmentation(crop=dataset.in_shape[1] // 8, flip=True)
+PROBE_STEPS = 800  # with more, heads overfit; a million rows take more all the same, for their five epochs
+PROBE_EPOCHS = (5, 50)
+PROBE_BATCH = (64, 1024)
+RATE_FACTORS = (0.1, 0.3, 1.0, 3.0)
+DECAY_FACTORS = (0.1, 1.0, 10.0)
+TUNING_SEED = 1_000_003  # not a seed that anyone compares with
+HOLDOUT = 0.1
 
 
 def default_trial(dataset: Dataset) -> Trial:
-    """A trial that suits the data: what `lastlayer compare` starts from."""
-    small = len(dataset.train) < 20_000
-    return dataclasses.replace(
-        Trial(),
-        model=default_model(dataset.in_shape),
-        augmentation=default_augmentation(dataset),
-        schedule=Schedule(epochs=30),
-        batch_size=64 if small else 128,
+    """A trial that suits the data: what `lastlayer compare` starts from.
+
+    Features and tiny images get an MLP, images up to 64 pixels a ResNet-20, larger ones a ResNet-18. Photographs are
+    padded by an eighth and cropped, as is usual for CIFAR, and flipped. Features and digits are not changed.
+
+    Example:
+        >>> from lastlayer import data
+        >>> trial = default_trial(data.load("digits"))
+        >>> trial.model.name, trial.augmentation.flip, trial.batch_size
+        ('mlp', False, 64)
+    """
+    shape, augmentation = dataset.in_shape, Augmentation()
+    if len(shape) == 1 or min(shape[1:]) < 16:
+        model = ModelChoice("mlp", {"width": 128})
+    else:
+        model = ModelChoice("resnet20" if max(shape[1:]) <= 64 else "resnet18")
+        if dataset.name not in NOT_MIRRORED:
+            augmentation = Augmentation(crop=shape[1] // 8, flip=True)
+    return Trial(model=model, augmentation=augmentation, batch_size=64 if len(dataset.train) < 20_000 else 128)
+
+
+def probe_trial(dataset: Dataset, train: str | Path, test: str | Path | None = None, **options: Any) -> Trial:
+    """The trial that trains a linear head on the features of `load_features`, before a loss is chosen.
+
+    It is a trial like any other, with the model `identity` and AdamW. A batch has an eightieth of the rows, but 64 to
+    1024. There are 5 to 50 epochs, for about 800 steps.
+
+    Args:
+        dataset: what `load_features` gave.
+        train, test: the files it was given.
+        options: the other options it was given. Files and options name the data in the trial.
+
+    Example:
+        >>> import torch
+        >>> from lastlayer.data import Split
+        >>> split = Split(torch.randn(1000, 8), torch.arange(1000) % 10)
+        >>> trial = probe_trial(Dataset("some", split, split, tuple("abcdefghij")), "some.npz")
+        >>> trial.model.name, trial.batch_size, trial.schedule.epochs
+        ('identity', 64, 50)
+    """
+    rows = len(dataset.train)
+    batch = min(rows, max(PROBE_BATCH[0], min(PROBE_BATCH[1], rows // 80)))
+    epochs = max(PROBE_EPOCHS[0], min(PROBE_EPOCHS[1], round(PROBE_STEPS / (rows // batch))))
+    named = {} if test is None else {"test": str(test)}
+    return Trial(
+        data=DataChoice(str(train), {**named, **options}),
+        model=ModelChoice("identity"),
+        optimiser=Optimiser("adamw"),
+        schedule=Schedule(epochs=epochs),
+        batch_size=batch,
+        evaluations=1,
     )
+
+
+def choose_rate(trial: Trial) -> Trial:
+    """If AdamW has no learning rate yet, the trial with the one that suits its loss on fixed features."""
+    if trial.optimiser.name != "adamw" or trial.optimiser.lr is not None:
+        return trial
+    rate = losses.entry(trial.loss.name).module.probe_rate
+    return dataclasses.replace(trial, optimiser=dataclasses.replace(trial.optimiser, lr=rate))
+
+
+def held_out(trial: Trial) -> Trial:
+    """A resolved trial as a candidate: part of its training set is held out, and it is measured once, at the end."""
+    data = dataclasses.replace(trial.data, holdout=trial.data.holdout or HOLDOUT)
+    return dataclasses.replace(trial, data=data, seed=TUNING_SEED, evaluations=1)
+
+
+def candidates(trial: Trial) -> list[Trial]:
+    """The grid around a resolved trial's own learning rate and weight decay: twelve trials with a tenth held out."""
+    lr, weight_decay = trial.optimiser.lr, trial.optimiser.weight_decay
+    assert lr is not None
+    assert weight_decay is not None
+    return [
+        held_out(trial).with_settings(
+            {"optimiser.lr": float(f"{lr * rate:.6g}"), "optimiser.weight_decay": float(f"{weight_decay * decay:.6g}")}
+        )
+        for rate in RATE_FACTORS
+        for decay in DECAY_FACTORS
+    ]
+
+
+def best_candidate(
+    grid: Sequence[Trial], scores: Sequence[Mapping[str, float] | None], runs: Path
+) -> tuple[Trial, Mapping[str, float]]:
+    """The candidate with the highest validation accuracy, and its score. Validation NLL decides ties.
+
+    Args:
+        grid: the candidates.
+        scores: what each measured on validation data; None if it failed.
+        runs: folder of their runs, for the message.
+
+    Raises:
+        ValueError: if every candidate failed.
+    """
+    scored = [(score, candidate) for score, candidate in zip(scores, grid, strict=True) if score is not None]
+    if not scored:
+        raise ValueError(f"every setting tried for {grid[0].loss.name} failed: see lastlayer status {runs}")
+    score, best = max(scored, key=lambda entry: (entry[0]["accuracy"], -entry[0]["nll"]))
+    return best, score
+
+
+def best_settings(trial: Trial, grid: Sequence[Trial], folder: Callable[[Trial], RunFolder]) -> tuple[Trial, str]:
+    """The trial with the learning rate and weight decay of its `best_candidate`, and a sentence on what was chosen.
+
+    Args:
+        trial: resolved.
+        grid: its candidates, which have run. One that failed has no score, because a rate too large diverges.
+        folder: gives the run folder of a trial.
+    """
+    runs = [folder(candidate) for candidate in grid]
+    scores = [run.result()["measures"]["validation"] if run.status == "done" else None for run in runs]
+    best, score = best_candidate(grid, scores, folder(trial).path.parent)
+    optimiser = best.optimiser
+    rates = sorted({candidate.optimiser.lr or 0.0 for candidate in grid})
+    edge = " (at the edge of the grid)" if optimiser.lr in (rates[0], rates[-1]) else ""
+    note = (
+        f"lr {optimiser.lr:g}{edge}, weight decay {optimiser.weight_decay:g}, "
+        f"validation accuracy {score['accuracy']:.4f}, {len(grid) - scores.count(None)} of {len(grid)} candidates done"
+    )
+    return dataclasses.replace(trial, optimiser=optimiser), note

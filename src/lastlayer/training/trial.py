@@ -1,38 +1,43 @@
-"""What to train: one frozen description, checked before anything is loaded, with a stable identity."""
+"""What to train: one frozen description, checked before anything is loaded, with a stable identity.
+
+Tests: tests/training/test_trial.py.
+"""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from lastlayer._core.registry import nearest
-from lastlayer.training._fields import Options, from_dict, one_of, settle, within
 
+Options = Mapping[str, Any]
 LARGEST_SEED = 2**62  # a step beyond it torch takes no seed
 
 
 @dataclass(frozen=True)
 class DataChoice:
-    """Which samples.
+    """Which samples to train and test on.
 
     Attributes:
         name: a data set's name, or the path of a folder of images, a .npz or a .safetensors file.
         options: what its reader takes.
-        classes: keep the first this many classes; None for all.
-        train: keep this many training samples, drawn with `seed`; None for all.
+        classes: keep only this many classes, the first ones; None keeps all.
+        train: keep this many training samples, drawn with `seed`; None keeps all.
         long_tail: imbalance factor of an exponential class profile; None leaves the classes as they are.
-        unknown: number of classes hidden from training, met at test time only.
+        unknown: number of classes that are left out of training and appear only in the test set.
         unknown_from: name of another data set whose test samples are the unknown ones.
-        arpl: known classes as in the published lists of the ARPL protocol, instead of `unknown`; `seed` is the number
-            of the list, 0 to 4.
+        arpl: take the known classes from the published lists of the ARPL protocol, instead of `unknown`. `seed` is the
+            number of the list, 0 to 4.
         holdout: share of the training set kept for validation.
-        seed: of every choice above; the trial's own seed does not change the data.
+        seed: of every choice above. The trial's own seed does not change the data.
     """
 
     name: str = "digits"
@@ -93,16 +98,15 @@ class LossChoice:
 
 @dataclass(frozen=True)
 class Optimiser:
-    """How parameters move.
+    """How parameters are updated.
 
     Attributes:
         name: sgd (momentum), adam (weight decay as an L2 term in the gradient) or adamw (decoupled).
-        lr: peak learning rate; None takes the loss's own.
-        weight_decay: None takes the loss's own.
-        momentum: of sgd.
-        nesterov: of sgd.
+        lr: peak learning rate; None takes the default of the loss.
+        weight_decay: None takes the default of the loss.
+        momentum, nesterov: of sgd.
         clip: largest norm of the whole gradient; None does not clip.
-        decay: what the weight decay acts on: all parameters, or those of the head.
+        decay: what the weight decay acts on: "all" parameters, or those of the "head".
     """
 
     name: str = "sgd"
@@ -127,14 +131,14 @@ class Optimiser:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long, and how the learning rate moves, step by step.
+    """How long to train, and how the learning rate changes from step to step.
 
     Attributes:
         name: cosine or linear (to 0), milestones, or constant.
         epochs: passes over the training set.
-        warmup: epochs of linear rise from 0.
+        warmup: epochs during which the rate rises linearly from 0.
         milestones: shares of the training after which the rate is multiplied by `factor`.
-        factor: at each milestone.
+        factor: what the rate is multiplied by at each milestone.
     """
 
     name: str = "cosine"
@@ -159,9 +163,10 @@ class Augmentation:
 
     Attributes:
         crop: pixels of padding before a random crop of the old size.
-        flip: mirror half of the images.
+        flip: mirror each image with probability 1/2.
         rotation: largest angle in degrees.
-        mixup, cutmix: parameter alpha of the Beta distribution of lam; 0 is off. With both, each batch takes one.
+        mixup, cutmix: parameter alpha of the Beta distribution of the share of the first image; 0 is off. With both,
+            each batch takes one of them.
         mix_probability: share of the batches that are mixed.
     """
 
@@ -183,12 +188,12 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Trial:
-    """One training, completely described: what is not here does not change its result.
+    """One training, completely described. What is not here does not change its result.
 
     Attributes:
-        batch_size: samples a step; the last, shorter batch of an epoch is left out.
+        batch_size: samples per step. The last, shorter batch of an epoch is left out.
         precision: of the forward pass in training: float32 or bfloat16 (autocast). Measuring is always in float32.
-        evaluations: how many times to measure on the way, the end included.
+        evaluations: how many times to measure during training, including at the end.
         teacher: folder of a finished run to distill from, or the name of a run beside this one.
         seed: of initial weights, order of samples and augmentation.
 
@@ -225,10 +230,11 @@ class Trial:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Trial:
-        """The trial described by `to_dict`; fields left out take their defaults.
+        """The trial described by `to_dict`. Fields that are left out take their defaults.
 
         Raises:
-            ValueError: for an unknown field, with the nearest spelling, or a value out of range.
+            ValueError: for a value out of range or of another type, or an unknown field. The message suggests the
+                nearest one.
         """
         trial: Trial = from_dict(cls, content)
         return trial
@@ -236,8 +242,8 @@ class Trial:
     def with_settings(self, *layers: Mapping[str, Any]) -> Trial:
         """A copy with some fields changed by their dotted names, such as {"loss.gamma": 0.5, "schedule.epochs": 10}.
 
-        A name below data, model, head or loss that is no field of theirs goes into their options. A whole part, such
-        as {"model": {"name": "mlp"}}, takes the place of the old one. Later layers are laid over earlier ones.
+        If a name below data, model, head or loss is not one of its fields, it goes into its options. A whole part, such
+        as {"model": {"name": "mlp"}}, replaces the old one. Later layers overwrite earlier ones.
         """
         content, defaults = self.to_dict(), Trial().to_dict()
         for name, value in (item for layer in layers for item in layer.items()):
@@ -262,7 +268,7 @@ class Trial:
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def resolved(self, data_root: str | Path | None = None) -> Trial:
-        """A copy with every default that depends on the loss written out, checked against what the library has.
+        """A copy with every default that depends on the loss written out. All parts are checked to exist and to fit.
 
         Args:
             data_root: where data sets lie.
@@ -275,3 +281,83 @@ class Trial:
         from lastlayer.training.check import resolve
 
         return resolve(self, data_root)
+
+
+# Checking the fields of the frozen parts above.
+
+_TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}
+_hints = functools.cache(get_type_hints)  # reading the types of a class takes longer than everything else here
+
+
+def settle(part: Any, path: str = "") -> None:
+    """Give every field of a frozen dataclass its declared type, so that equal trials have one identity: 1 becomes 1.0.
+
+    Raises:
+        ValueError: for a value of another type. The message names the field, with `path` before it.
+    """
+    for name, hint in _hints(type(part)).items():
+        object.__setattr__(part, name, _typed(hint, getattr(part, name), f"{path}{name}"))
+
+
+def from_dict(cls: type[Any], content: Any, path: str = "") -> Any:
+    """What `Trial.from_dict` does, for any of the dataclasses. `path` is put before the names of fields."""
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{path.rstrip('.') or 'a trial'} must be a mapping of settings, got {content!r}")
+    hints = _hints(cls)
+    for name in content:
+        if name not in hints:
+            raise ValueError(f"there is no setting {path}{name}{nearest(str(name), hints)}; known: {', '.join(hints)}")
+    # nested parts first, because they know their full path
+    return cls(**{name: _typed(hints[name], value, f"{path}{name}") for name, value in content.items()})
+
+
+def within(value: float | None, name: str, low: float, high: float = math.inf, *, open_low: bool = False) -> None:
+    """Raise ValueError unless a number is finite and within its range. None passes."""
+    if value is None:
+        return
+    if not (low < value if open_low else low <= value) or not value <= high or not math.isfinite(value):
+        above = f"must be {'>' if open_low else '>='} {low:g}"
+        below = "" if high == math.inf else f" and <= {high:g}"
+        finite = " and finite" if value == math.inf else ""
+        raise ValueError(f"{name} {above}{below}{finite}, got {value!r}")
+
+
+def one_of(value: str, name: str, allowed: tuple[str, ...]) -> None:
+    """Raise ValueError unless a text is one of those allowed. The message suggests the nearest."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}{nearest(value, allowed)}")
+
+
+def _typed(hint: Any, value: Any, name: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return value if isinstance(value, hint) else from_dict(hint, value, f"{name}.")  # type: ignore[arg-type]
+    allowed = get_args(hint) or (hint,)
+    if hint == Options:
+        return _plain(value, name)
+    if hint == tuple[float, ...]:
+        if isinstance(value, list | tuple) and all(_is_number(v) for v in value):
+            return tuple(float(v) for v in value)
+        raise ValueError(f"{name} must be a list of numbers, got {value!r}")
+    if type(value) in (bool, str, type(None)):
+        if type(value) in allowed:
+            return value
+    elif int in allowed and _is_number(value) and float(value).is_integer():
+        return int(value)
+    elif float in allowed and _is_number(value):
+        return float(value)
+    raise ValueError(f"{name} must be {' or '.join(_TYPES[kind] for kind in allowed)}, got {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _plain(value: Any, name: str) -> dict[str, Any]:
+    """Options as they will be read from trial.json, where a tuple is a list."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} must be a mapping of settings, got {value!r}")
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(value)))
+    except TypeError as error:
+        raise ValueError(f"{name} must hold only numbers, texts, lists and mappings: {error}") from None
+    return plain

@@ -65,12 +65,6 @@ def test_batches_of_images_on_a_cpu_are_small(shape: tuple[int, ...], sizes: lis
     assert made.logits.shape == (sum(sizes), 2)
 
 
-def test_the_note_says_how_many(many: tuple[Network, Dataset]) -> None:
-    assert facts.limits(many[1]) == (
-        "train: measured on 100 of 1000 samples, an even share of each class; accuracy on all",
-    )
-
-
 def test_snapshots_point_at_measured_samples(many: tuple[Network, Dataset]) -> None:
     network, dataset = many
     chosen = evaluate.snapshot_samples(dataset.train, 4)
@@ -78,3 +72,8 @@ def test_snapshots_point_at_measured_samples(many: tuple[Network, Dataset]) -> N
     assert int(chosen.max()) < len(made.target)
     picture = evaluate.snapshot(made, chosen)
     assert len(picture["features"]) == len(chosen)
+
+
+def test_evaluations_never_exceed_the_epochs() -> None:
+    assert evaluate.evaluation_epochs(2, 10) == {0, 1, 2}
+    assert max(evaluate.evaluation_epochs(7, 3)) == 7

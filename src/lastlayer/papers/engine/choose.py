@@ -14,7 +14,7 @@ from lastlayer.papers.engine.store import Observations, Record, Store
 from lastlayer.runners import Placement
 from lastlayer.runs import DamagedFileError, RunFolder
 from lastlayer.training import Trial
-from lastlayer.training.tuning import best_candidate, held_out
+from lastlayer.training.recipes import best_candidate, held_out
 
 Tell = Callable[[str], None]
 Group = tuple[str, ...]  # the points for which settings are chosen together

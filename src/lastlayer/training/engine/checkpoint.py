@@ -1,32 +1,40 @@
-"""What a run leaves on disk on its way, written while the device goes on training."""
+"""What a run writes on its way: metrics and checkpoints, while the device goes on training, and TensorBoard logs.
+
+Tests: tests/training/engine/test_checkpoint.py.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from lastlayer.runs import RunFolder
+from lastlayer.training.trial import Trial
 
 SHARE = 0.02  # of the time, at most, that writing checkpoints may take
-LONGEST = 600.0  # seconds after which one is written whatever share that takes
+LONGEST = 600.0  # seconds after which a checkpoint is written, whatever share that takes
+
+Logger = Callable[[Mapping[str, Any]], None]
 
 
 class Saver:
-    """Writes metrics and checkpoints of a run: at once on the CPU, in a thread where a GPU trains meanwhile.
+    """Writes the metrics and checkpoints of a run: at once on a CPU, in a thread if a GPU trains meanwhile.
 
-    A checkpoint is copied when it is asked for, behind the work the device has been given and before what it is given
-    next; only the writing waits. One is written at a time, and an error of writing is raised by the next call. Leaving
-    the context waits for what is being written, so that nobody else writes to the run by then.
+    `save` copies a checkpoint behind the work that the device has been given and before what it is given next. Only the
+    writing waits. One checkpoint is written at a time. If writing fails, the next call raises the error. Leaving the
+    context waits for what is being written, so that nobody else writes to the run by then.
 
-    A checkpoint is left out while the one before is not written, or not long enough ago for SHARE: epochs may be
-    shorter than writing the network, and a thread that writes takes turns with the one that keeps a GPU busy.
+    A checkpoint is left out while the one before is being written, or if that was so recently that writing would take
+    more than SHARE of the time. An epoch may be shorter than writing the network, and a thread that writes takes turns
+    with the one that keeps a GPU busy.
 
     Args:
         folder: of the run; None writes nothing.
@@ -42,9 +50,7 @@ class Saver:
     def __enter__(self) -> Saver:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._writer is not None:
             self._writer.shutdown(wait=True)
 
@@ -54,10 +60,10 @@ class Saver:
         return all(writing.done() for writing in self._writing)
 
     def save(self, epoch: int, line: Mapping[str, Any], state: Mapping[str, Any], *, must: bool = False) -> None:
-        """Append a line to the metrics and write the checkpoint of an epoch, if it `must` be or its time has come.
+        """Append a line to the metrics. Write the checkpoint of an epoch if it `must` be, or if it is due.
 
         Raises:
-            OSError: when what was asked for before could not be written.
+            OSError: if something could not be written, now or earlier.
         """
         while self._writing and self._writing[0].done():
             self._writing.popleft().result()
@@ -74,10 +80,10 @@ class Saver:
         self._writing.append(self._writer.submit(self._write, epoch, dict(line), copied, done))
 
     def wait(self) -> None:
-        """Until what was asked for is written.
+        """Wait until everything is written.
 
         Raises:
-            OSError: when it could not be.
+            OSError: if something could not be written.
         """
         while self._writing:
             self._writing.popleft().result()
@@ -101,6 +107,38 @@ def _copied(state: Any) -> Any:
         return state.detach().to("cpu", non_blocking=True) if state.is_cuda else state.detach().clone()
     if isinstance(state, Mapping):
         return {key: _copied(value) for key, value in state.items()}
-    if isinstance(state, list):
-        return [_copied(value) for value in state]
-    return state
+    return [_copied(value) for value in state] if isinstance(state, list) else state
+
+
+@contextlib.contextmanager
+def make_logger(folder: str | Path | None, trial: Trial) -> Iterator[Logger]:
+    """A function that logs one line of metrics to TensorBoard. Without a folder it does nothing.
+
+    Nested names are joined by slashes.
+
+    Raises:
+        ImportError: if there is a folder but no TensorBoard. The message names the extra.
+    """
+    if folder is None:
+        yield lambda line: None
+        return
+    writer = import_writer()(str(Path(folder) / f"{trial.loss.name}-seed{trial.seed}-{trial.identity}"))
+
+    def log(line: Mapping[str, Any]) -> None:
+        for name, value in line.items():
+            for inner, number in value.items() if isinstance(value, Mapping) else [("", value)]:
+                if name != "epoch":
+                    writer.add_scalar(f"{name}/{inner}".rstrip("/"), number, line["epoch"])
+        writer.flush()
+
+    with contextlib.closing(writer):
+        yield log
+
+
+def import_writer() -> Any:
+    """TensorBoard's writer, or an error that names the extra."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ImportError("TensorBoard is not installed: pip install 'lastlayer[tensorboard]'") from None
+    return SummaryWriter

@@ -6,8 +6,9 @@ Tests: tests/training/engine/test_evaluate.py.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,9 @@ from lastlayer.heads import Head
 from lastlayer.training import facts
 from lastlayer.training.build import Network
 
+T = TypeVar("T")
+
+MOST_SNAPSHOTS = 60
 SNAPSHOT_SAMPLES = 500
 HISTOGRAM_BINS = 80
 LARGEST_MATRIX = 200  # classes up to which the cosine matrix is kept
@@ -62,74 +66,51 @@ def measured_part(split: Split, num_classes: int) -> Split:
 
 def outputs(network: Network, split: Split) -> Outputs:
     """Features and logits of every sample of a split, or of its `measured_part`."""
-    reader = Reader(network, split)
-    while not reader.is_done:
-        reader.read_batch()
-    return reader.outputs()
+    return finish(read(network, split, None))
 
 
-class Reader:
-    """Reads what `outputs` gives batch by batch, so that others can use the device in between."""
-
-    def __init__(self, network: Network, split: Split) -> None:
-        self._part = measured_part(split, network.head.num_classes)
-        self._target = split.target
-        self._measured = _Reading(network, self._part, lambda head, x: (head.features(x), head(x)))
-        self._decided = None
-        if self._part is not split:
-            self._decided = _Reading(network, split, lambda head, x: (head(x).argmax(1),))
-
-    @property
-    def is_done(self) -> bool:
-        """Whether every batch was read."""
-        return self._measured.is_done and (self._decided is None or self._decided.is_done)
-
-    def read_batch(self) -> None:
-        """Read the next batch."""
-        if self._decided is None or not self._measured.is_done:
-            self._measured.read_batch()
-        else:
-            self._decided.read_batch()
-
-    def outputs(self) -> Outputs:
-        """What was read."""
-        features, logits = self._measured.wholes
-        accuracy = None
-        if self._decided is not None:
-            (decided,) = self._decided.wholes
-            accuracy = float((decided == self._target.to(decided.device)).double().mean())
-        return Outputs(features, logits, self._part.target.to(logits.device), accuracy)
+def finish(steps: Generator[Any, None, T]) -> T:
+    """Run a generator to its end, and return what it returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
 
 
-class _Reading:
-    """One pass over a split: what is read off the backbone's output, batches one below the other."""
+def read(network: Network, split: Split, progress: T) -> Generator[T, None, Outputs]:
+    """What `outputs` returns. Yields `progress` before each batch, so that others can use the device in between."""
+    part = measured_part(split, network.head.num_classes)
+    features, logits = yield from _read(network, part, progress, lambda head, x: (head.features(x), head(x)))
+    accuracy = None
+    if part is not split:
+        (decided,) = yield from _read(network, split, progress, lambda head, x: (head(x).argmax(1),))
+        accuracy = float((decided == split.target.to(decided.device)).double().mean())
+    return Outputs(features, logits, part.target.to(logits.device), accuracy)
 
-    def __init__(self, network: Network, split: Split, read: Callable[[Head, Tensor], tuple[Tensor, ...]]) -> None:
-        self.wholes: tuple[Tensor, ...] = ()
-        self._network, self._split, self._read, self._start = network, split, read, 0
-        self._device = next(network.parameters()).device
-        numbers = split.inputs.shape[1:].numel()
-        size = min(len(split), LARGEST_INPUTS // numbers, facts.LARGEST_LOGITS // network.head.num_classes)
-        if self._device.type == "cpu":
-            size = min(size, LARGEST_BATCH, LARGEST_CPU_INPUTS // numbers)
-        self._size = max(1, size)
-        self._backbone = _channel_by_channel(network.backbone) if self._device.type == "cuda" else network.backbone
 
-    @property
-    def is_done(self) -> bool:
-        return self._start >= len(self._split)
-
-    def read_batch(self) -> None:
-        network, rows = self._network, slice(self._start, self._start + self._size)
+def _read(
+    network: Network, split: Split, progress: T, made_of: Callable[[Head, Tensor], tuple[Tensor, ...]]
+) -> Generator[T, None, tuple[Tensor, ...]]:
+    """One pass over a split: what is made of the head and the backbone's output, batches one below the other."""
+    device, numbers = next(network.parameters()).device, split.inputs.shape[1:].numel()
+    size = min(len(split), LARGEST_INPUTS // numbers, facts.LARGEST_LOGITS // network.head.num_classes)
+    if device.type == "cpu":
+        size = min(size, LARGEST_BATCH, LARGEST_CPU_INPUTS // numbers)
+    backbone = _channel_by_channel(network.backbone) if device.type == "cuda" else network.backbone
+    wholes: tuple[Tensor, ...] = ()
+    for start in range(0, len(split), max(1, size)):
+        yield progress
+        rows = slice(start, start + max(1, size))
         with evaluation(network):  # for one batch at a time: others must not run in it
-            inputs = network.normalize(self._split.inputs[rows].to(self._device))
-            made = self._read(network.head, self._backbone(inputs))
+            made = made_of(network.head, backbone(network.normalize(split.inputs[rows].to(device))))
             # Each batch is put in its place at once. If batches were kept until the end, they would lie in memory where
             # the batches' inputs were, and the allocator could give none of that to the next batch.
-            self.wholes = self.wholes or tuple(part.new_empty(len(self._split), *part.shape[1:]) for part in made)
-            for whole, part in zip(self.wholes, made, strict=True):
+            wholes = wholes or tuple(part.new_empty(len(split), *part.shape[1:]) for part in made)
+            for whole, part in zip(wholes, made, strict=True):
                 whole[rows] = part
-        self._start += self._size
+    return wholes
 
 
 def _channel_by_channel(backbone: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -160,6 +141,26 @@ def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs
             train_counts=counts,
         )
     return values if made.accuracy is None else {**values, "accuracy": made.accuracy}
+
+
+def evaluation_epochs(epochs: int, evaluations: int) -> set[int]:
+    """After which epochs to measure: at the start, at the end, and evenly between.
+
+    Example:
+        >>> sorted(evaluation_epochs(30, 3))
+        [0, 10, 20, 30]
+    """
+    return {round(i * epochs / min(evaluations, epochs)) for i in range(min(evaluations, epochs) + 1)}
+
+
+def snapshot_epochs(evaluations: set[int]) -> set[int]:
+    """After which of the evaluations to take a snapshot: all, or 60 spread evenly from the first to the last.
+
+    Every checkpoint holds all snapshots, so their number must not grow with the number of evaluations.
+    """
+    ordered = sorted(evaluations)
+    count = min(len(ordered), MOST_SNAPSHOTS)
+    return {ordered[round(i * (len(ordered) - 1) / max(count - 1, 1))] for i in range(count)}
 
 
 def snapshot_samples(split: Split, num_classes: int) -> Tensor:

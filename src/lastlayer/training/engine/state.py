@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lastlayer.training.build import Network, build
+from lastlayer.training.build import Network, build, make_optimiser, rate_factor
 from lastlayer.training.engine.ranks import Ranks
 from lastlayer.training.facts import Facts
-from lastlayer.training.optimise import make_optimiser, rate_factor
 from lastlayer.training.trial import Trial
 
 

@@ -9,8 +9,7 @@ from torch import Tensor
 from lastlayer.data import Normalize
 from lastlayer.heads import LinearHead
 from lastlayer.models import create
-from lastlayer.training.build import Network
-from lastlayer.training.optimise import make_optimiser, rate_factor
+from lastlayer.training.build import Network, make_optimiser, rate_factor
 from lastlayer.training.trial import Optimiser, Schedule
 
 LR, DECAY, MOMENTUM = 0.1, 0.3, 0.8
