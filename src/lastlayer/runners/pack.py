@@ -1,10 +1,10 @@
 """Many trials on one GPU at once: each is captured as a CUDA graph and has a stream of its own.
 
-A small network leaves most of a large GPU idle, and launching its kernels one by one costs more than running them. Here
+A small network leaves most of a large GPU idle, and launching its kernels one by one costs more than running them. So
 a whole step, from drawing the batch to updating the parameters, is compiled and captured once, and then replayed. The
-trials of a pack take turns, one replay each, and the device overlaps them. In each step the CPU only starts replays. It
-stays at most a few steps ahead of the GPU, so that what a trial does between epochs, such as measuring, starts at once
-while the others go on.
+trials of a pack take turns, one replay each, and the GPU runs them side by side. In each step the CPU only starts
+replays. It stays at most a few steps ahead of the GPU: what a trial does between epochs, such as measuring, then starts
+at once, while the others go on.
 
 Tests: tests/runners/test_pack.py.
 """
@@ -24,16 +24,14 @@ import torch
 
 from lastlayer.data import Dataset
 from lastlayer.runners.graph import accelerate
-from lastlayer.runners.protocol import Event, Reporter, Work, register
-from lastlayer.runners.shared_data import SharedData
-from lastlayer.training import fit
+from lastlayer.runners.protocol import Event, Reporter, SharedData, Work, register
 from lastlayer.training.engine.feed import Feed, fits
 from lastlayer.training.engine.state import State
 from lastlayer.training.engine.step import Step
 
-LARGEST_PACK = 8  # more streams no longer overlap
-MEMORY_SHARE = 0.8  # of the free memory, that a pack may plan to take
-STEPS_AHEAD = 32  # most steps that the CPU may be ahead of the device
+LARGEST_PACK = 8  # more streams do not overlap
+MEMORY_SHARE = 0.8  # of the free memory that a pack may plan to take
+STEPS_AHEAD = 32  # how many steps the CPU may be ahead of the device
 IDLE_SECONDS = 1e-4
 
 
@@ -48,7 +46,7 @@ def run_packed(work: Work) -> Iterator[Event]:
     pending, device = deque(work.waiting), work.device
     data = SharedData(work.placement.data_root, work.data.given, functools.partial(_move, device=device))
     lanes: list[Lane] = []
-    streams: list[Any] = []  # that no lane uses; kept for the next one, because memory is set aside for each stream
+    streams: list[Any] = []  # no lane uses them; the next lane does, because torch keeps memory for each stream
     size = work.placement.pack
     free = 0
     try:
@@ -60,8 +58,9 @@ def run_packed(work: Work) -> Iterator[Event]:
                 dataset = data.load(work.trials[index].data)
                 free = free or free_memory(device)  # beside the data, which trials share
                 make_room(device, free // (size or LARGEST_PACK))
-                stream = streams.pop() if streams else _new_stream(device)
-                lanes.append(Lane(work, index, stream, dataset))
+                if not streams:
+                    streams.append(torch.cuda.Stream(device) if device.type == "cuda" else None)  # type: ignore[no-untyped-call]
+                lanes.append(Lane(work, index, streams.pop(), dataset))
             alone = len(lanes) == 1
             for lane in lanes:
                 yield from lane.turn(alone=alone)
@@ -90,18 +89,14 @@ def free_memory(device: torch.device) -> int:
 
 
 def make_room(device: torch.device, wanted: int) -> None:
-    """If less memory is free than wanted, free what ended trials have left, above all their graphs.
+    """If less memory is free than wanted, free what finished trials have left, above all their graphs.
 
-    It cannot be freed while a graph is captured. The device waits meanwhile, so this is not done without need.
+    That is impossible while a graph is captured, and the device waits meanwhile, so it is done only if needed.
     """
     if device.type == "cuda" and free_memory(device) < wanted:
         gc.collect()
         with contextlib.suppress(RuntimeError):  # torch frees nothing once a capture has failed; trials go on
             torch.cuda.empty_cache()
-
-
-def _new_stream(device: torch.device) -> Any:
-    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 
 def pack_size(device: torch.device, free_before: int) -> int:
@@ -126,19 +121,11 @@ class Lane:
         self.has_stepped = self.ended = self.crowded_out = False
         self._trial, self._folder = work.trials[index], work.folder(index)
         self._report = Reporter(index, work.placement.report_seconds)
-        self._unfinished: deque[Any] = deque()  # a CUDA event per turn that the device may not have done
+        self._unfinished: deque[Any] = deque()  # one CUDA event per turn that the device may not have finished
         self._alone = True
         if stream is not None:
             stream.wait_stream(torch.cuda.current_stream(work.device))  # on which the data was moved
-        self.steps = fit(
-            self._trial,
-            self._folder,
-            device=work.device,
-            data_root=work.placement.data_root,
-            dataset=dataset,
-            tensorboard=work.placement.tensorboard,
-            prepare=self._prepare,
-        )
+        self.steps = work.fit(index, dataset=dataset, prepare=self._prepare)
 
     def _prepare(self, state: State, feed: Feed) -> Step:
         return accelerate(state, feed, alone=self._alone)
@@ -147,7 +134,7 @@ class Lane:
         """Go on to the next pause, unless the device still has enough to do.
 
         Args:
-            alone: whether no other trial runs, so that memory that is lacking will not come free.
+            alone: whether no other trial runs. If memory is lacking, none will then come free.
         """
         if self.is_ahead():
             return
@@ -165,7 +152,7 @@ class Lane:
                 self._folder.forget_failure()
                 warnings.warn(
                     f"{self._trial.model.name} with {self._trial.loss.name}, seed {self._trial.seed}, finds no memory "
-                    "beside the others: it goes on when one of them has ended; --pack sets how many run at a time",
+                    "beside the others. It goes on when one of them has ended; --pack sets how many run at a time",
                     stacklevel=2,
                 )
                 return

@@ -23,21 +23,18 @@ from lastlayer.runners.protocol import Event, Work, register
 
 @register("local")
 def run_local(work: Work) -> Iterator[Event]:
-    """Run the trials in worker processes, or one after another in this one where that would gain nothing."""
+    """Run the trials in worker processes, or one after another in this one if workers would gain nothing."""
     many = len(work.trials) > 1 and work.placement.workers != 1
     if many and work.device.type == "cpu" and work.data.given is None:
-        return _in_processes(work)
-    return _in_turn(work)
-
-
-def _in_turn(work: Work) -> Iterator[Event]:
-    for index in work.waiting:
-        yield from work.run(index)
+        yield from _in_processes(work)
+    else:
+        for index in work.waiting:
+            yield from work.run(index)
 
 
 def _in_processes(work: Work) -> Iterator[Event]:
     cores = os.cpu_count() or 1
-    # not the number that waits: results depend in their last bits on the number of threads
+    # of all trials, not of those that wait: the last bits of a result depend on the number of threads
     count = min(work.placement.workers or cores, len(work.trials))
     context = multiprocessing.get_context("spawn")
     pending = deque(work.waiting)
@@ -89,7 +86,7 @@ def _in_processes(work: Work) -> Iterator[Event]:
 
 @contextlib.contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
-    """A process that is started in here ignores Ctrl-C while it still imports: it would end with a traceback."""
+    """A process that is started in here ignores Ctrl-C while it imports. Otherwise it would end with a traceback."""
     if threading.current_thread() is not threading.main_thread():  # no other thread may set handlers
         yield
         return

@@ -1,32 +1,14 @@
-"""What a runner is: a function that runs the trials of some `Work` and tells what happens to them, as `Event`s.
+"""What a runner is: a function that runs the trials of some `Work` and yields an `Event` for all that happens to them.
 
-To add a runner, write such a function in a file of its own and register it under a name. A file in this folder is found
-by itself. A function elsewhere is named by its path, as in `Placement(runner="my_module:my_runner")`.
-
-    >>> from collections.abc import Iterator
-    >>> from lastlayer.runners import Event, Work, register
-    >>> @register("one-by-one")
-    ... def one_by_one(work: Work) -> Iterator[Event]:
-    ...     '''Runs the trials one after another in this process, the newest first.'''
-    ...     for index in reversed(work.waiting):
-    ...         yield from work.run(index)
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from lastlayer.runners import Placement, run_trials
-    >>> from lastlayer.training import DataChoice, Schedule, Trial
-    >>> trials = [Trial(DataChoice("iris"), schedule=Schedule(epochs=1), seed=seed).resolved() for seed in (0, 1)]
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     events = list(run_trials(trials, Placement(Path(folder), "cpu", runner="one-by-one")))
-    >>> [(event.index, event.kind) for event in events if event.kind != "progress"]
-    [(1, 'start'), (1, 'done'), (0, 'start'), (0, 'done')]
+To add a runner, write such a function and register it under a name; CONTRIBUTING.md has a complete example. A file in
+this folder is found by itself. A function elsewhere is named by its path: `Placement(runner="my_module:my_runner")`.
 
 What is expected of a runner:
 - For each trial in `work.waiting` it yields "start", any number of "progress", and at last "done" or "failed".
 - A trial that fails stops no other one. Only what keeps all trials from running is raised, when the function is called.
-- All else is in the run folders. A runner that trains elsewhere, such as on a cluster, calls `lastlayer.training.fit`
-  there with `work.folder(index)`, and yields `work.outcome(index)` when it has ended.
-- When its iterator is closed, it stops what runs. The trials then go on from their last checkpoints.
+- Everything else is in the run folders. A runner that trains elsewhere, such as on a cluster, calls
+  `lastlayer.training.fit` there with `work.folder(index)`. It yields `work.outcome(index)` when the trial has ended.
+- When its iterator is closed, it stops what runs. The trials can then go on from their last checkpoints.
 
 Tests: tests/runners/test_protocol.py.
 """
@@ -35,23 +17,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from lastlayer._core.registry import Registry, find, import_all, split_path
 from lastlayer.data import Dataset, reading_once
-from lastlayer.runners.shared_data import SharedData
 from lastlayer.runs import RunFolder
-from lastlayer.training import Progress, Trial, fit
+from lastlayer.training import DataChoice, Progress, Trial, fit, load_data
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to the trial at `index`: it started, moved on, was done already, ended or failed."""
+    """Something that happened to the trial at `index`: it started, went on, was done before, ended or failed."""
 
     index: int
     kind: Literal["start", "progress", "skip", "done", "failed"]
@@ -92,13 +73,46 @@ class Placement:
         return RunFolder(self.root / trial.identity)
 
 
+class SharedData:
+    """Reads the data of trials. It keeps what it read last, since trials that follow each other mostly use the same.
+
+    Args:
+        root: where data sets lie.
+        given: the data of all trials, if it is loaded already.
+        move: brings a data set to where the trials run, if it must be brought there.
+    """
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        given: Dataset | None = None,
+        move: Callable[[Dataset], Dataset] | None = None,
+    ) -> None:
+        self.root, self._move = root, move
+        self.given = move(given) if given is not None and move is not None else given
+        self._last: tuple[DataChoice, Dataset] | None = None
+
+    def load(self, choice: DataChoice) -> Dataset | None:
+        """The data, or None if it cannot be read. The trial then meets the reason itself and writes it down."""
+        if self.given is not None:
+            return self.given
+        if self._last is None or self._last[0] != choice:
+            self._last = None  # before another takes memory
+            try:
+                dataset = load_data(choice, self.root)
+                self._last = (choice, dataset if self._move is None else self._move(dataset))
+            except Exception:
+                return None
+        return self._last[1]
+
+
 @dataclass(frozen=True)
 class Work:
     """What a runner is given.
 
     Attributes:
-        trials: resolved, those that need not run among them.
-        waiting: which of them to run, by their index, in this order.
+        trials: resolved. Some of them need not run.
+        waiting: the indices of those to run, in this order.
         placement: where and how.
         device: the placement's, found on this machine.
         data: reads the trials' data sets, each of them once.
@@ -114,19 +128,17 @@ class Work:
         """The run folder of a trial."""
         return self.placement.folder(self.trials[index])
 
+    def fit(self, index: int, **options: Any) -> Generator[Progress, None, dict[str, Any]]:
+        """The training of one trial, as `lastlayer.training.fit`; `options` come before what the placement says."""
+        placed = {"device": self.device, "tensorboard": self.placement.tensorboard, **options}
+        return fit(self.trials[index], self.folder(index), data_root=self.placement.data_root, **placed)
+
     def run(self, index: int) -> Iterator[Event]:
         """Run one trial in this process, from its start to its end."""
         yield Event(index, "start")
-        trial, report = self.trials[index], Reporter(index, self.placement.report_seconds)
+        report = Reporter(index, self.placement.report_seconds)
         try:
-            for progress in fit(
-                trial,
-                self.folder(index),
-                device=self.device,
-                data_root=self.placement.data_root,
-                dataset=self.data.load(trial.data),
-                tensorboard=self.placement.tensorboard,
-            ):
+            for progress in self.fit(index, dataset=self.data.load(self.trials[index].data)):
                 yield from report(progress)
         except Exception as error:  # the others go on; the run folder has the reason
             yield Event(index, "failed", message=f"{type(error).__name__}: {error}")
@@ -162,7 +174,7 @@ def register(name: str) -> Callable[[Runner], Runner]:
 
 
 class Reporter:
-    """The progress of one trial as events: not too often, but always when it begins or ends to measure."""
+    """The progress of one trial as events: not too often, but always when measuring begins or ends."""
 
     def __init__(self, index: int, seconds: float) -> None:
         self.index, self.seconds = index, seconds
@@ -178,8 +190,8 @@ class Reporter:
 def run_trials(trials: Sequence[Trial], placement: Placement, dataset: Dataset | None = None) -> Iterator[Event]:
     """Run the trials that are not done yet, yielding events as they come.
 
-    A failing trial, even one whose process is killed, does not stop the others. Closing the iterator stops the workers;
-    the same call goes on from the last checkpoints.
+    A failing trial does not stop the others, even if its process is killed. Closing the iterator stops the workers. The
+    same call then goes on from the last checkpoints.
 
     Args:
         trials: resolved.
@@ -206,7 +218,7 @@ def run_trials(trials: Sequence[Trial], placement: Placement, dataset: Dataset |
 
 
 def _settled(index: int, trial: Trial, placement: Placement) -> Event | None:
-    """The only event of a trial that is not run: it is done, or failed before and is not to be tried again."""
+    """The only event of a trial that need not run: it is done, or it failed before and must not be tried again."""
     folder = placement.folder(trial)
     status = folder.status
     if status == "done":

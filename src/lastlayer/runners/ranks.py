@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lastlayer.runners.protocol import Event, Reporter, Work, register
-from lastlayer.training import Progress, fit
+from lastlayer.training import Progress
 from lastlayer.training.engine.ranks import Ranks, check_batch, import_fabric
 
 if TYPE_CHECKING:
@@ -36,16 +36,16 @@ def run_on_ranks(work: Work) -> Iterator[Event]:
         raise ValueError(f"{devices} devices were asked for, but this machine has {gpus} GPU{'s' * (gpus != 1)}")
     for index in work.waiting:
         check_batch(work.trials[index].batch_size, devices)
-    return _in_turn(work, fabric_class)
+    return _one_by_one(work, fabric_class)
 
 
-def _in_turn(work: Work, fabric_class: type[Fabric]) -> Iterator[Event]:
+def _one_by_one(work: Work, fabric_class: type[Fabric]) -> Iterator[Event]:
     for index in work.waiting:
+        yield Event(index, "start")
         yield from _run_spanning(work, index, fabric_class)
 
 
 def _run_spanning(work: Work, index: int, fabric_class: type[Fabric]) -> Iterator[Event]:
-    yield Event(index, "start")
     told: Any = multiprocessing.get_context("spawn").Queue()
     problems: list[BaseException] = []
 
@@ -72,15 +72,9 @@ def _rank(fabric: Fabric, work: Work, index: int, told: Any) -> None:
     if fabric.device.type == "cpu":
         torch.set_num_threads(1)
     ranks = Ranks(fabric)
+    first = {} if ranks.rank == 0 else {"tensorboard": None}  # the first rank alone writes logs
     report = Reporter(index, work.placement.report_seconds)
-    for progress in fit(
-        work.trials[index],
-        work.folder(index),
-        device=fabric.device,
-        data_root=work.placement.data_root,
-        tensorboard=work.placement.tensorboard if ranks.rank == 0 else None,
-        ranks=ranks,
-    ):
+    for progress in work.fit(index, device=fabric.device, ranks=ranks, **first):
         if ranks.rank == 0:
             for event in report(progress):
                 told.put(event.progress)

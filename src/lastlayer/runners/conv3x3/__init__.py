@@ -2,10 +2,10 @@
 
 cuDNN's kernels are made for many channels. With these, an epoch of a CIFAR ResNet takes half the time. `replacement`
 makes a second network that shares its parameters and buffers with the first and convolves by these kernels. Only
-training steps use it. The first network is not changed: it is evaluated and saved as ever, and to stop using the
+training steps use it. The first network is not changed and is the one that is evaluated and saved. To stop using the
 kernels, drop the replacement.
 
-Tests: tests/runners/conv3x3.
+Tests: tests/runners/test_conv3x3.py and, for the kernels, tests/runners/conv3x3/test_kernels.py.
 """
 
 from __future__ import annotations
@@ -20,15 +20,11 @@ from torch import Tensor, nn
 from lastlayer.runners.conv3x3 import launch
 from lastlayer.runners.conv3x3.launch import LAST, TILES
 
-MOST_CHANNELS = 64  # networks with wider convolutions are left to cuDNN: with those the kernels were not measured
+MOST_CHANNELS = 64  # cuDNN convolves networks that have more anywhere: for those our kernels were not measured
 MOST_ELEMENTS = 2**31 - 1  # the kernels count in 32 bits
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 _STRIDES = (torch.Tag.needs_exact_strides,)  # the compiler then passes tensors as traced: channels_last, not copied
-
-
-def _last(t: Tensor) -> Tensor:
-    return t if t.is_contiguous(memory_format=LAST) else t.contiguous(memory_format=LAST)
 
 
 def _empty(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -43,16 +39,16 @@ def conv3x3(x: Tensor, weight: Tensor, narrow: Tensor, stride: int) -> Tensor:
         x: (N, Ci, H, W) bfloat16, channels_last. With fewer than 16 channels, any dtype and strides. H and W are
             multiples of 4.
         weight: (Co, Ci, 3, 3) float32. It gets the gradient, but is not read.
-        narrow: the same weight in bfloat16, channels_last, which is read.
+        narrow: the same weight in bfloat16, channels_last. It is read.
         stride: 1 or 2.
 
     Returns:
         (N, Co, H / stride, W / stride), bfloat16, channels_last.
     """
     if x.shape[1] >= 16:
-        x = _last(x)
+        x = x.contiguous(memory_format=LAST)
     y = _empty((x.shape[0], weight.shape[0], x.shape[2] // stride, x.shape[3] // stride), x)
-    launch.forward_call(x, _last(narrow), y, stride).launch()
+    launch.forward_call(x, narrow.contiguous(memory_format=LAST), y, stride).launch()
     return y
 
 
@@ -65,7 +61,8 @@ def _(x: Tensor, weight: Tensor, narrow: Tensor, stride: int) -> Tensor:
 def conv3x3_input(dy: Tensor, narrow: Tensor, stride: int) -> Tensor:
     """The gradient with respect to x, which has at least 16 channels."""
     dx = _empty((dy.shape[0], narrow.shape[1], dy.shape[2] * stride, dy.shape[3] * stride), dy)
-    launch.input_call(_last(dy), _last(narrow), dx, stride).launch()
+    dy, narrow = dy.contiguous(memory_format=LAST), narrow.contiguous(memory_format=LAST)
+    launch.input_call(dy, narrow, dx, stride).launch()
     return dx
 
 
@@ -78,9 +75,9 @@ def _(dy: Tensor, narrow: Tensor, stride: int) -> Tensor:
 def conv3x3_weight(x: Tensor, dy: Tensor, stride: int) -> Tensor:
     """The gradient with respect to the weight, float32, channels_last; the same bits every time."""
     if x.shape[1] >= 16:
-        x = _last(x)
+        x = x.contiguous(memory_format=LAST)
     dw = _empty((dy.shape[1], x.shape[1], 3, 3), x, torch.float32)
-    for call in launch.weight_calls(x, _last(dy), dw, stride):
+    for call in launch.weight_calls(x, dy.contiguous(memory_format=LAST), dw, stride):
         call.launch()
     return dw
 
@@ -113,7 +110,7 @@ class FewChannels(nn.Module):
         super().__init__()
         self.weight = conv.weight
         self.stride = conv.stride[0]
-        # the weight in bfloat16; no buffer, so that the replacement has no state of its own
+        # the weight in bfloat16. It is no buffer, so that the replacement has no state of its own.
         self.narrow = _empty(conv.weight.shape, conv.weight).copy_(conv.weight.detach())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -177,14 +174,14 @@ def replacement(backbone: nn.Module) -> nn.Module | None:
         return None
     shared = {id(tensor): tensor for tensor in (*backbone.parameters(), *backbone.buffers())}
     try:
-        copied: nn.Module = copy.deepcopy(backbone, shared | ours)  # these it takes as if they were copied already
+        copied: nn.Module = copy.deepcopy(backbone, shared | ours)  # which takes these as already copied
     except Exception:  # a model from elsewhere may hold anything
         return None
     return copied if shares_state(copied, backbone) else None
 
 
 def shares_state(copied: nn.Module, backbone: nn.Module) -> bool:
-    """Whether every parameter and buffer of a replacement still is the backbone's own: a step may have set another."""
+    """Whether every parameter and buffer of a replacement is still the backbone's own. A step may have set another."""
     ours, theirs = ([*network.parameters(), *network.buffers()] for network in (copied, backbone))
     return len(ours) == len(theirs) and all(one is other for one, other in zip(ours, theirs, strict=True))
 

@@ -11,11 +11,11 @@ With TH = TW = 2 a pixel is read four times instead of nine.
     dgrad, stride 2:   dy row    = ((TH hb + dh) + 1 - kh) / 2  = (TH / 2) hb + r         so  kh = dh + 1 - 2 r
 
 The weight gradient contracts pixels: dW[kh][(pixel j, ci), (dw, co)] = sum over blocks x[row r, j, ci] dy[dh, dw, co].
-The blocks are cut into S parts (fixed for a shape), every part writes its sums, a second kernel adds them in a fixed
+The blocks are cut into S parts (fixed for a shape). Every part writes its sums. A second kernel adds them in a fixed
 order, so that the bits are the same each time.
 
-Imported where it is used, and only where Triton is there. `TRITON_INTERPRET=1` runs them on a CPU, for tests.
-EXACT: products of float32, for the interpreter: numpy has no bfloat16.
+Imported where it is used, and only if Triton is installed. `TRITON_INTERPRET=1` runs the kernels on a CPU, for tests.
+EXACT: multiply in float32. The interpreter needs it, because numpy has no bfloat16.
 """
 
 # mypy: ignore-errors

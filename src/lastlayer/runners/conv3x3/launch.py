@@ -1,4 +1,7 @@
-"""How the kernels cut their work: a fixed tile for a shape, so that a trial has the same bits alone and packed."""
+"""How the kernels cut their work: one fixed tile per shape, so that a trial has the same bits alone and packed.
+
+Tests: tests/runners/test_conv3x3.py and, with the kernels, tests/runners/conv3x3/test_kernels.py.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,8 @@ class Tile:
     parts: int = 0
 
 
-# (forward, input gradient, weight gradient) by channels in and out and stride: those that were fastest on an H200
-# with batches of 128, eight models at once, for the sizes of a CIFAR ResNet.
+# (forward, input gradient, weight gradient) by channels in, channels out and stride. They were the fastest on an H200
+# for the sizes of a CIFAR ResNet, with batches of 128 and eight models at once.
 _STEM = (Tile(1, 1, 1, 256, 8), None, Tile(1, 1, 1, 128, 4, 3, parts=256))
 TILES: dict[tuple[int, int, int], tuple[Tile, Tile | None, Tile]] = {
     (1, 16, 1): _STEM,

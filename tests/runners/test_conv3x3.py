@@ -1,4 +1,4 @@
-"""Who trains by our convolutions, and that nothing else of a network changes. The kernels: test_convolution_kernels.py.
+"""Who trains by our convolutions, and that nothing else of a network changes. The kernels: conv3x3/test_kernels.py.
 
 Where there is no GPU, torch's convolutions stand in for the kernels.
 """
@@ -234,15 +234,13 @@ def test_a_model_that_sets_another_buffer_no_longer_shares_it(stand_ins: list[Te
     ("ci", "images"),
     [(16, torch.randn(2, 16, 6, 8)), (16, torch.randn(2, 16, 8, 7)), (3, torch.randn(2, 3, 8, 8).requires_grad_())],
 )
-def test_inputs_without_a_kernel_are_convolved_plainly(
-    stand_ins: list[Tensor], monkeypatch: pytest.MonkeyPatch, ci: int, images: Tensor
-) -> None:
-    monkeypatch.setattr(conv3x3, "conv3x3", lambda *args: pytest.fail("by kernels"))
+def test_inputs_without_a_kernel_are_convolved_plainly(stand_ins: list[Tensor], ci: int, images: Tensor) -> None:
     one = conv(ci)
     ours = conv3x3.replacement(nn.Sequential(one))
     assert ours_in(ours) == 1
     assert ours is not None
     assert torch.equal(ours(images), one(images))
+    assert not stand_ins
 
 
 def test_too_many_elements_for_32_bits_are_convolved_plainly(stand_ins: list[Tensor]) -> None:
@@ -306,7 +304,7 @@ def test_a_training_whose_kernels_fail_falls_to_plain_convolutions(
     before = {name: value.clone() for name, value in state.network.state_dict().items()}
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        step = graph.fastest_step(state, feed, compiled=extract, capture=run_first)
+        step = graph.accelerate(state, feed, compiled=extract, capture=run_first)
     falls = [str(one.message) for one in said if "does not run as" in str(one.message)]
     assert len(falls) == (not works)
     assert all("convolutions of our own (RuntimeError: out of shared memory)" in fall for fall in falls)
@@ -333,7 +331,7 @@ def test_a_teacher_convolves_by_our_kernels_though_it_does_not_train(stand_ins: 
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        step = graph.fastest_step(state, feed, compiled=extract, capture=capture)
+        step = graph.accelerate(state, feed, compiled=extract, capture=capture)
     stand_ins.clear()
     step()
     assert len(stand_ins) == (2 * 19 if works else 0)
@@ -353,7 +351,7 @@ def test_a_teacher_convolves_by_our_kernels_though_it_does_not_train(stand_ins: 
 @pytest.mark.parametrize(("precision", "convolutions"), [("float32", True), ("bfloat16", False)])
 def test_only_bfloat16_and_only_if_wanted(stand_ins: list[Tensor], precision: str, convolutions: bool) -> None:
     state, feed = begin(dataclasses.replace(TRIAL, precision=precision).resolved(), pictures(size=8))
-    graph.fastest_step(state, feed, convolutions=convolutions, compiled=extract, capture=run_first)()
+    graph.accelerate(state, feed, convolutions=convolutions, compiled=extract, capture=run_first)()
     assert not stand_ins
 
 
