@@ -1,10 +1,13 @@
 """The toy dynamics of the SLN paper: what each loss moves, and the first-order feature step."""
 
+import math
+
 import pytest
 import torch
 
 from lastlayer import losses
 from lastlayer.theory import dynamics
+from lastlayer.theory.dynamics import loss_of_features
 
 
 def toy(seed: int, N: int = 40) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -146,3 +149,16 @@ def test_feature_step_of_a_network() -> None:
     # at most 90 degrees, and 90 is possible: a Jacobian that annihilates the gradient
     blind = dynamics.feature_step(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.tensor([0.0, 1.0]), 0.1)
     assert (blind == 0).all()
+
+
+def test_the_loss_of_features_under_a_given_classifier() -> None:
+    torch.manual_seed(0)
+    h, W, b = torch.randn(5, 3), torch.randn(4, 3), torch.randn(4)
+    y = torch.tensor([0, 1, 2, 3, 0])
+    z = 2.0 * h @ W.T + b
+    expected = (torch.logsumexp(z, 1) - z[torch.arange(5), y]).mean().item()
+    for loss in (losses.CrossEntropyLoss(), torch.nn.CrossEntropyLoss(), torch.nn.functional.cross_entropy):
+        assert loss_of_features(loss, h, y, W, b, 2.0).item() == pytest.approx(expected, rel=1e-6)
+    large = loss_of_features(losses.LargeMarginLoss(margin=2), h, y, W, None)
+    assert large.item() == pytest.approx(losses.large_margin(h, W, y, margin=2).item())
+    assert math.isfinite(large.item())

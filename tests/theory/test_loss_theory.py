@@ -1,14 +1,12 @@
-"""How the theory of a loss is registered and found: by the loss's class, from outside too."""
-
-import math
+"""How the theory of a loss is registered and found, and what it says of each loss: convex, smooth, aligned."""
 
 import pytest
 import torch
 from torch import Tensor
 
 from lastlayer import losses, theory
-from lastlayer.theory import contrastive, loss_theory, minima
-from lastlayer.theory.loss_theory import read, theory_of
+from lastlayer.theory import contrastive, minima
+from lastlayer.theory.loss_theory import LossTheory, names_with, read, theory_of
 
 
 def sharper(logits: Tensor, target: Tensor, *, factor: float = 2.0) -> Tensor:
@@ -17,9 +15,8 @@ def sharper(logits: Tensor, target: Tensor, *, factor: float = 2.0) -> Tensor:
 
 
 @pytest.fixture
-def mine(monkeypatch):
-    """A loss of the user's own whose theory is registered, for one test."""
-    monkeypatch.setattr(loss_theory, "_THEORIES", dict(loss_theory._THEORIES))  # the register must not keep it
+def mine():
+    """A loss of the user's own whose theory is registered."""
 
     class Sharper(losses.Loss):
         function = staticmethod(sharper)
@@ -90,14 +87,44 @@ def test_reading_a_loss() -> None:
         read("nonsense")
 
 
-def test_the_loss_of_features_under_a_given_classifier() -> None:
-    torch.manual_seed(0)
-    h, W, b = torch.randn(5, 3), torch.randn(4, 3), torch.randn(4)
-    y = torch.tensor([0, 1, 2, 3, 0])
-    z = 2.0 * h @ W.T + b
-    expected = (torch.logsumexp(z, 1) - z[torch.arange(5), y]).mean().item()
-    for loss in (losses.CrossEntropyLoss(), torch.nn.CrossEntropyLoss(), torch.nn.functional.cross_entropy):
-        assert loss_theory.loss_of_features(loss, h, y, W, b, 2.0).item() == pytest.approx(expected, rel=1e-6)
-    large = loss_theory.loss_of_features(losses.LargeMarginLoss(margin=2), h, y, W, None)
-    assert large.item() == pytest.approx(losses.large_margin(h, W, y, margin=2).item())
-    assert math.isfinite(large.item())
+K, N = 4, 2
+NAMES = [name for name in losses.available() if losses.entry(name).module.takes == ("logits",)]
+
+
+def made(name: str) -> losses.Loss:
+    return losses.create_for(torch.tensor([5, 4, 3, 2]), name)
+
+
+def values(loss: losses.Loss, z: torch.Tensor) -> torch.Tensor:
+    return torch.func.vmap(lambda one: loss(one, torch.arange(N)))(z)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_convexity(name: str) -> None:
+    """No chord lies below a convex loss; of another loss, some chord does."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = 10 ** torch.linspace(-1, 1.3, 4000, dtype=torch.float64).view(-1, 1, 1)
+    # pairs of points of every size, some of them far below 0, where self-normalized cross-entropy is not convex
+    level = -30.0 * torch.rand(4000, 1, 1, generator=generator, dtype=torch.float64)
+    a, b = (level + sizes * torch.randn(2, 4000, N, K, generator=generator, dtype=torch.float64)).unbind()
+    loss = made(name)
+    above = (values(loss, a) + values(loss, b)) / 2 - values(loss, (a + b) / 2)
+    assert (above.min().item() >= -1e-9) == theory_of(loss).convex
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_smoothness(name: str) -> None:
+    """Along a line the slope of a piecewise loss jumps, however short the steps are."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(2, N, K, generator=generator, dtype=torch.float64)
+    loss, jumps = made(name), []
+    for steps in (1_000, 10_000):
+        t = torch.linspace(-3, 3, steps, dtype=torch.float64, requires_grad=True)
+        (slope,) = torch.autograd.grad(values(loss, a + t.view(-1, 1, 1) * b).sum(), t)
+        jumps.append(slope.diff().abs().max().item())
+    assert (jumps[1] < 0.2 * jumps[0]) == theory_of(loss).smooth
+
+
+def test_aligned_losses_have_a_threshold() -> None:
+    aligned = {name for name in losses.available() if losses.entry(name).module.aligned}
+    assert aligned == set(names_with(LossTheory.threshold))

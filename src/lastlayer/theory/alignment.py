@@ -12,29 +12,23 @@ from torch import Tensor, nn
 
 from lastlayer.theory import minima
 from lastlayer.theory.loss_theory import LossTheory, NoFormula, read
-from lastlayer.theory.numbers import check_count, log1pexp, minimise, sigmoid
+from lastlayer.theory.numbers import check_count, log1pexp, minimise
 
 __all__ = ["Counterexample", "Threshold", "counterexample", "expected_threshold", "threshold"]
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """Below `value`, every true logit exceeds every false logit of all samples.
+    """Below `value`, every true logit exceeds every false logit of all samples."""
 
-    Attributes:
-        value: the largest such number. Logits that violate separation come arbitrarily close to it.
-        sufficient: the smaller number that the paper's argument gives, or None.
-        infimum: the smallest possible loss of one sample, 0 for most losses. Subtract it for every sample before you
-            compare. It is a tuple by label for nce with noise that is not uniform.
-        level: a logit that separates the true from the false ones if the loss is below `sufficient`, or None.
-        couples: what the loss is a value of: "sample" (the sum of the losses of all samples) or "batch" (one batch).
-    """
-
-    value: float
-    sufficient: float | None
+    value: float  # the largest such number. Logits that violate separation come arbitrarily close to it.
+    sufficient: float | None  # the smaller number that the paper's argument gives, or None
+    # the smallest possible loss of one sample, 0 for most losses. Subtract it for every sample before you compare. For
+    # nce with noise that is not uniform, it is a tuple by label.
     infimum: float | tuple[float, ...]
+    # a logit that separates the true from the false ones if the loss is below `sufficient`, or None
     level: float | None
-    couples: str
+    couples: str  # what the loss is a value of: "sample" (the sum of the losses of all samples) or "batch" (one batch)
 
     def __float__(self) -> float:
         return self.value
@@ -43,14 +37,14 @@ class Threshold:
 def threshold(loss: str | nn.Module, *, num_classes: int = 2, batch_size: int | None = None) -> Threshold:
     r"""How small the loss must be so that logits are certainly separated.
 
-    A violation needs one sample whose true logit is at most some v, and one with a false logit of at least v. Both may
-    be the same sample. Let A(v) and B(v) be the smallest losses of such samples above the infimum. Then the threshold
-    is min_v A(v) + B(v):
+    Logits are not separated if, for some v, one sample has a true logit of at most v and one has a false logit of at
+    least v. Both may be the same sample. Let A(v) and B(v) be the smallest losses above the infimum that such samples
+    can have. Then the threshold is min_v A(v) + B(v):
 
     - bce: softplus(-v) + softplus(v), so 2 log 2. The paper's argument gives log 2.
     - mse: kappa (v - beta)^2 + v^2, so kappa beta^2/(1 + kappa).
-    - self-norm: alpha v^2 + min_u [log(1 + e^(v-u)) + alpha log(e^v + e^u)^2], and log 2 for one sample that violates
-      by itself. Sufficient is min(log(1 + e^-2), alpha (1 - log 2)^2).
+    - self-norm: alpha v^2 + min_u [log(1 + e^(v-u)) + alpha log(e^v + e^u)^2] for two samples, and log 2 for one. The
+      paper's argument gives min(log(1 + e^-2), alpha (1 - log 2)^2).
     - nce: with a = t q_y, A(v) = F(min(v, 0)) - F(0) for F(z) = softplus(log a - z) + a softplus(z - log a), and
       B(v) = t q_j softplus(v - log(t q_j)). Without the label in the noise sum, A(v) = softplus(log a - v).
     - ln: the smaller of log(1 + (K-1) e^(-1/(tau sqrt(K-1)))), where the true logit is 0, and the least loss with a
@@ -64,8 +58,8 @@ def threshold(loss: str | nn.Module, *, num_classes: int = 2, batch_size: int | 
         batch_size: m, at least 2; needed by the batch losses.
 
     Returns:
-        Threshold, for the sum over samples or for one batch. `expected_threshold` turns the latter into one for the
-        mean over batches.
+        Threshold, for the sum over samples or for one batch. From the threshold of one batch, `expected_threshold`
+        makes one for the mean over batches.
 
     Raises:
         NoFormula: a ValueError, for a loss that is not aligned (see `counterexample`) or not analysed.
@@ -169,7 +163,7 @@ def logit_norm_threshold(K: int, tau: float) -> Threshold:
 def expected_threshold(batch_threshold: float, samples: int, batch_size: int) -> float:
     r"""Threshold of the mean loss over all batches of a size: the batch's threshold divided by C(samples, batch_size).
 
-    If the mean is below it, no batch can reach its own threshold, and every pair of samples shares a batch.
+    If the mean is below it, no batch can reach its own threshold. Every pair of samples is in some batch together.
 
     Args:
         batch_threshold: threshold of one batch.
@@ -191,19 +185,12 @@ def expected_threshold(batch_threshold: float, samples: int, batch_size: int) ->
 
 @dataclass(frozen=True)
 class Counterexample:
-    """Two samples whose loss is almost as small as possible and whose logits are not separated.
+    """Two samples whose loss is almost as small as possible and whose logits are not separated."""
 
-    Attributes:
-        logits: [2, 2], float64.
-        target: [2].
-        excess: the sum of the two losses minus twice the infimum, at most the epsilon asked for.
-        infimum: infimum of the loss of one sample, 0 except with label smoothing.
-    """
-
-    logits: Tensor
-    target: Tensor
-    excess: float
-    infimum: float
+    logits: Tensor  # [2, 2], float64
+    target: Tensor  # [2]
+    excess: float  # the sum of the two losses minus twice the infimum, at most the epsilon asked for
+    infimum: float  # infimum of the loss of one sample, 0 except with label smoothing
 
 
 def counterexample(loss: str | nn.Module, epsilon: float = 1e-6) -> Counterexample:
@@ -250,41 +237,13 @@ def unseparated(a: float, excess: float, infimum: float = 0.0) -> Counterexample
     return Counterexample(logits, torch.tensor([0, 1]), excess, infimum)
 
 
-def unseparated_cross_entropy(epsilon: float, temperature: float, label_smoothing: float) -> Counterexample:
-    """The counter-example of cross-entropy. With label smoothing the infimum itself is reached."""
-    if label_smoothing == 0:
-        a = max(_margin_for(epsilon), 0.0) + 1.0
-        return unseparated(a * temperature, 2.0 * log1pexp(-a))
-    if label_smoothing >= 1:
-        raise NoFormula(f"label_smoothing = {label_smoothing} has no true class")
-    a = math.log((2.0 - label_smoothing) / label_smoothing)
-    return unseparated(a * temperature, 0.0, log1pexp(-a) + label_smoothing / 2.0 * a)
+def margin_for(epsilon: float) -> float:
+    """The margin m with softplus(-m) = epsilon/2, or 0 if that is negative."""
+    return max(-math.log(math.expm1(min(epsilon / 2.0, 700.0))), 0.0)
 
 
-def unseparated_soft_margin(epsilon: float, margin: float) -> Counterexample:
-    """The counter-example of the soft margin."""
-    a = max(_margin_for(epsilon), 0.0) + margin + 1.0
-    return unseparated(a, 2.0 * log1pexp(margin - a))
-
-
-def unseparated_focal(epsilon: float, gamma: float) -> Counterexample:
-    """The counter-example of focal loss."""
-    return _grown(lambda a: 2.0 * sigmoid(-a) ** gamma * log1pexp(-a), epsilon)
-
-
-def unseparated_soft_logit_norm(epsilon: float, gamma: float, tau: float) -> Counterexample:
-    """The counter-example of soft logit normalization, gamma < 1."""
-    scale = tau * 5.0 ** (gamma / 2.0)
-    return _grown(lambda a: 2.0 * log1pexp(-(a ** (1.0 - gamma)) / scale), epsilon)
-
-
-def _margin_for(epsilon: float) -> float:
-    """The margin m with softplus(-m) = epsilon/2."""
-    return -math.log(math.expm1(min(epsilon / 2.0, 700.0)))
-
-
-def _grown(total: Callable[[float], float], epsilon: float) -> Counterexample:
-    """Double a until the sum of both losses is at most epsilon."""
+def grown(total: Callable[[float], float], epsilon: float) -> Counterexample:
+    """The counter-example whose a was doubled until the sum of both losses is at most epsilon."""
     a = 1.0
     while total(a) > epsilon:
         a *= 2.0

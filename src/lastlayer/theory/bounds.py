@@ -1,4 +1,7 @@
-"""How close to collapse a near-optimal loss forces a model to be (Pan and Cao): explicit constants, vacuity flagged."""
+"""How close to collapse a nearly optimal loss forces a model to be, with explicit constants (Pan and Cao).
+
+Tests: tests/theory/test_bounds.py.
+"""
 
 import math
 from dataclasses import dataclass
@@ -9,17 +12,11 @@ from lastlayer.theory.numbers import check_count, check_nonnegative, check_posit
 
 @dataclass(frozen=True)
 class Vacuous:
-    """Which of the three bounds say nothing; true as a whole when none says anything.
+    """Which of the three bounds say nothing. As a whole it is true if none of them says anything."""
 
-    Attributes:
-        intra: the lower bound is not above 0, which every class satisfies.
-        self_duality: the lower bound is not above -1.
-        inter: the upper bound is not below 1.
-    """
-
-    intra: bool
-    self_duality: bool
-    inter: bool
+    intra: bool  # the lower bound is not above 0, which every class satisfies
+    self_duality: bool  # the lower bound is not above -1
+    inter: bool  # the upper bound is not below 1
 
     def __bool__(self) -> bool:
         """Whether all three say nothing."""
@@ -28,23 +25,18 @@ class Vacuous:
 
 @dataclass(frozen=True)
 class CollapseBound:
-    """Bounds that hold for the stated share of the classes or pairs of classes.
+    """Bounds that hold for the stated share of the classes or pairs of classes."""
 
-    Attributes:
-        intra: lower bound on the mean cosine within a class.
-        self_duality: lower bound on the cosine between a classifier row and its class mean.
-        inter: upper bound on the mean cosine between two classes.
-        vacuous: which of them say nothing at these numbers; read it before any of the above.
-        alpha_beta: the norm budget the bounds were computed at.
-        log_R: logarithm of the constant R, at least C^2 alpha_beta/(C-1).
-    """
+    intra: float  # lower bound on the mean cosine within a class
+    self_duality: float  # lower bound on the cosine between a classifier row and its class mean
+    inter: float  # upper bound on the mean cosine between two classes
+    alpha_beta: float  # the norm budget for which the bounds were computed
+    log_R: float  # logarithm of the constant R, at least C^2 alpha_beta/(C-1)
 
-    intra: float
-    self_duality: float
-    inter: float
-    vacuous: Vacuous
-    alpha_beta: float
-    log_R: float
+    @property
+    def vacuous(self) -> Vacuous:
+        """Which bounds say nothing at these numbers. Read it before the bounds: a vacuous one is no guarantee."""
+        return Vacuous(self.intra <= 0.0, self.self_duality <= -1.0, self.inter >= 1.0)
 
 
 def _log_strong_convexity(C: int, alpha_beta: float) -> float:
@@ -64,9 +56,9 @@ def collapse(C: int, alpha_beta: float, epsilon: float, delta: float) -> Collaps
     - self_duality >= 1 - 2 sqrt(2 epsilon (1-delta) R/delta)
     - inter <= -1/(C-1) + C/(C-1) (R/ab) s + 4 (2 (R/ab) s)^(1/3) + sqrt((R/ab) s)
 
-    R grows like e^(C^2 ab/(C-1)): the paper's kappa is at least C/(C-1), not a small constant, and the bounds are
-    vacuous at the norms of real networks. The constants are the printed ones, which the proof does not quite reach
-    (`rigorous_collapse` proves the first two); they held on every perturbed frame tried in the tests.
+    R grows like e^(C^2 ab/(C-1)): the paper's kappa is at least C/(C-1), not a small constant. So the bounds are
+    vacuous at the norms of real networks. The constants are the printed ones. The proof does not quite reach them, but
+    they held on every perturbed frame that the tests tried. `rigorous_collapse` proves the first two bounds.
 
     Args:
         C: number of classes, at least 3.
@@ -74,10 +66,8 @@ def collapse(C: int, alpha_beta: float, epsilon: float, delta: float) -> Collaps
         epsilon: excess of the loss over `minima.bounded_norms`, at least 0.
         delta: share of classes or pairs left out, in (0, 1).
 
-    Returns:
-        CollapseBound. A bound that every model satisfies is marked in `.vacuous`; its number is then no guarantee.
-
     Paper: 004, Theorem C.1.
+    Tests: tests/theory/test_bounds.py::test_bounds_hold_on_perturbed_frames
 
     Example:
         >>> bound = collapse(4, 1.0, 1e-9, 0.1)
@@ -99,30 +89,26 @@ def collapse(C: int, alpha_beta: float, epsilon: float, delta: float) -> Collaps
         self_duality = 1.0 - 2.0 * math.sqrt(2.0) * root
         slack = exp(log_R - math.log(alpha_beta) + 0.5 * math.log(2.0 * epsilon / delta))
         inter = -1.0 / (C - 1) + C / (C - 1) * slack + 4.0 * math.cbrt(2.0 * slack) + math.sqrt(slack)
-    flags = Vacuous(intra <= 0.0, self_duality <= -1.0, inter >= 1.0)
-    return CollapseBound(intra, self_duality, inter, flags, alpha_beta, log_R)
+    return CollapseBound(intra, self_duality, inter, alpha_beta, log_R)
 
 
 def batch_norm(C: int, lam: float, epsilon: float, delta: float) -> CollapseBound:
-    r"""Collapse forced by a regularised loss within epsilon of its minimum, with bias-free batch norm and weight
-    decay lam.
+    r"""Collapse forced by a loss within epsilon of its minimum, with batch norm without bias and weight decay lam.
 
-    Theorem C.1 at alpha_beta = g* + sqrt(2 epsilon/f''(g*)), the largest norm product such a model can have: g* and
-    f'' are those of `minima.penalized_norms` at the price sqrt(C) lam.
+    This is `collapse` at alpha_beta = g* + sqrt(2 epsilon/f''(g*)), the largest norm product that such a model can
+    have. g* and f'' are those of `minima.penalized_norms` at the price sqrt(C) lam.
 
     Args:
         C: number of classes, at least 3.
-        lam: weight decay, in (0, 1/sqrt C): from there on the minimum has no features at all.
+        lam: weight decay, in (0, 1/sqrt C). From 1/sqrt C on, all features are 0 at the minimum.
         epsilon: excess over `minima.regularized_batch_norm`, in [0, lam).
         delta: share of classes or pairs left out, in (0, 1).
-
-    Returns:
-        CollapseBound; see `collapse`.
 
     Raises:
         ValueError: outside these ranges, where the theorem states nothing.
 
     Paper: 004, Theorem C.2, with Proposition C.2's radius corrected and rho's e read as Euler's number.
+    Tests: tests/theory/test_bounds.py::test_batch_norm_bound_uses_the_largest_reachable_norm
 
     Example:
         >>> bound = batch_norm(4, 0.3, 1e-10, 0.1)
@@ -144,20 +130,16 @@ def rigorous_collapse(C: int, alpha_beta: float, epsilon: float, delta: float) -
     r"""The first two bounds of `collapse` with a complete proof, for at least a share 1 - 2 delta of the classes.
 
     g = (C-1) e^{-C ab/(C-1)}, E = log((e^epsilon - 1)(1+g)/g + 1), S = sqrt(2 epsilon (1-delta) R/delta),
-    r = (ab - (C-1)/C (E + S)) / (ab + (C-1)/C ((1-delta)/delta E + S)): cos >= r, and intra >= (2 r^2 - 1)^2
-    where r >= 1/sqrt 2.
+    r = (ab - (C-1)/C (E + S)) / (ab + (C-1)/C ((1-delta)/delta E + S)). Then self_duality >= r. If r >= 1/sqrt 2, also
+    intra >= (2 r^2 - 1)^2. `inter` is infinite and always vacuous, because the last step of the paper's proof for pairs
+    does not hold.
 
     Args:
-        C: number of classes, at least 3.
-        alpha_beta: product of the norm budgets, above 0.
-        epsilon: excess of the loss over `minima.bounded_norms`, at least 0.
+        C, alpha_beta, epsilon: as in `collapse`.
         delta: half the share of classes left out, in (0, 1/2).
 
-    Returns:
-        CollapseBound, whose `inter` is infinite and always vacuous: the last step of the paper's proof for pairs
-        does not hold.
-
     Paper: 004, Theorem C.1; the derivation is repaired.
+    Tests: tests/theory/test_bounds.py::test_bounds_hold_on_perturbed_frames
 
     Example:
         >>> bound = rigorous_collapse(4, 1.0, 1e-9, 0.1)
@@ -180,12 +162,11 @@ def rigorous_collapse(C: int, alpha_beta: float, epsilon: float, delta: float) -
     else:
         ratio = (alpha_beta - share * (E + S)) / (alpha_beta + share * ((1.0 - delta) / delta * E + S))
     intra = (2.0 * ratio**2 - 1.0) ** 2 if ratio >= math.sqrt(0.5) else 0.0
-    return CollapseBound(intra, ratio, math.inf, Vacuous(intra <= 0.0, ratio <= -1.0, True), alpha_beta, log_R)
+    return CollapseBound(intra, ratio, math.inf, alpha_beta, log_R)
 
 
 def subset_mean(epsilon: float, delta: float, modulus: float) -> float:
-    r"""How far the mean of any subset of share delta can be from the overall mean: sqrt(2 epsilon (1-delta)/(modulus
-    delta)).
+    r"""How far the mean of a subset can be from the mean of all: sqrt(2 epsilon (1-delta)/(modulus delta)).
 
     Args:
         epsilon: Jensen gap, mean f(x_i) <= f(mean x) + epsilon, at least 0.
@@ -193,6 +174,7 @@ def subset_mean(epsilon: float, delta: float, modulus: float) -> float:
         modulus: strong convexity of f, above 0.
 
     Paper: 004, Lemma 2.1.
+    Tests: tests/theory/test_bounds.py::test_lemmas_on_random_data
 
     Example:
         >>> round(subset_mean(0.01, 0.5, 1.0), 6)
@@ -206,16 +188,17 @@ def subset_mean(epsilon: float, delta: float, modulus: float) -> float:
 
 
 def exponential_subset_mean(mean: float, epsilon: float, delta: float) -> float:
-    r"""Upper bound on the mean of any subset of share delta when mean e^{x_i} <= e^{mean x} + epsilon.
+    r"""Upper bound on the mean of any subset: mean + sqrt(2 epsilon/(delta e^mean)), for x_i with a small Jensen gap.
 
-    mean + sqrt(2 epsilon/(delta e^mean)); unlike `subset_mean` it needs no range for the x_i.
+    Unlike `subset_mean`, it needs no range for the x_i.
 
     Args:
         mean: overall mean.
-        epsilon: Jensen gap of the exponential, at least 0.
+        epsilon: Jensen gap of the exponential, mean e^{x_i} <= e^{mean} + epsilon, at least 0.
         delta: share of the subset, in (0, 1].
 
     Paper: 004, Lemma C.3.
+    Tests: tests/theory/test_bounds.py::test_lemmas_on_random_data
 
     Example:
         >>> round(exponential_subset_mean(0.0, 0.02, 1.0), 6)
@@ -235,10 +218,11 @@ def unit_mean(projection: float, alpha: float) -> float:
         alpha: quadratic mean of the norms of the v_i, above 0.
 
     Raises:
-        ValueError: if the projection is below alpha/sqrt 2, where the lemma states nothing, or above alpha, which
-            cannot be.
+        ValueError: if the projection is below alpha/sqrt 2, where the lemma states nothing, or above alpha, which is
+            impossible.
 
     Paper: 004, Lemma C.6.
+    Tests: tests/theory/test_bounds.py::test_lemmas_on_random_data
 
     Example:
         >>> unit_mean(1.0, 1.0)
@@ -253,9 +237,9 @@ def unit_mean(projection: float, alpha: float) -> float:
 def mean_cosine(product: float, alpha: float, beta: float, epsilon: float) -> float:
     r"""Upper bound on <w, mean of h_i/||h_i||>/beta for a class that w should reject.
 
-    product/(alpha beta) + 4 (epsilon/(alpha beta))^(1/3), for product = <w, mean h> < 0 and ||mean h|| >= alpha -
-    epsilon/beta. The paper prints the opposite sign of the first term, which makes the bound fail to use that the
-    product is negative.
+    product/(alpha beta) + 4 (epsilon/(alpha beta))^(1/3), for product = <w, mean h> < 0 and
+    ||mean h|| >= alpha - epsilon/beta. The paper prints the first term with the opposite sign. Then the bound would not
+    use that the product is negative.
 
     Args:
         product: <w, mean of h_i>, below 0.
@@ -264,6 +248,7 @@ def mean_cosine(product: float, alpha: float, beta: float, epsilon: float) -> fl
         epsilon: slack of the mean's norm, at least 0.
 
     Paper: 004, Lemma C.8, with the sign corrected.
+    Tests: tests/theory/test_bounds.py::test_sign_of_lemma_c8
 
     Example:
         >>> mean_cosine(-0.5, 1.0, 1.0, 0.0)

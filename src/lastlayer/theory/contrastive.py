@@ -4,8 +4,9 @@ Tests: tests/theory/test_contrastive.py.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import overload
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,8 @@ from lastlayer.theory.loss_theory import read
 from lastlayer.theory.numbers import bisect, check_count, check_positive, minimise
 
 __all__ = ["HingePhi", "Minimisers", "Phi", "minimiser", "minimisers", "phi", "sphere_maximum", "tie_level"]
+
+_Number = TypeVar("_Number", float, Tensor)
 
 
 @dataclass(frozen=True)
@@ -30,37 +33,21 @@ class Phi:
     label_smoothing: float = 0.0
     gamma: float = 0.0
     margin: float = 0.0
+    has_curvature: ClassVar[bool] = True  # whether phi has a second derivative everywhere
 
-    @overload
-    def __call__(self, t: float) -> float: ...
-    @overload
-    def __call__(self, t: Tensor) -> Tensor: ...
-    def __call__(self, t: float | Tensor) -> float | Tensor:
+    def __call__(self, t: _Number) -> _Number:
         """phi(t): a float for a float, a tensor of the same shape for a tensor."""
-        if isinstance(t, Tensor):
-            return self._value(t)
-        return float(self._value(torch.tensor(float(t), dtype=torch.float64)))
+        return _applied(self._value, t)
 
-    @overload
-    def derivative(self, t: float) -> float: ...
-    @overload
-    def derivative(self, t: Tensor) -> Tensor: ...
-    def derivative(self, t: float | Tensor) -> float | Tensor:
+    def derivative(self, t: _Number) -> _Number:
         """phi'(t). At the kink of the max-margin profile, this is the slope on the right."""
-        if isinstance(t, Tensor):
-            return self._slope(t)
-        return float(self._slope(torch.tensor(float(t), dtype=torch.float64)))
-
-    @property
-    def has_curvature(self) -> bool:
-        """Whether phi has a second derivative everywhere."""
-        return True
+        return _applied(self._slope, t)
 
     def local_minimisers(self, c: float) -> list[float]:
         """Where phi(t) + c|t| has local minima."""
         if self.gamma == 0:
             return [self._convex_minimiser(c)]
-        return [*self._scanned_minimisers(c), *([0.0] if self.derivative(0.0) <= c else [])]
+        return self._scanned_minimisers(c) + ([0.0] if self.derivative(0.0) <= c else [])
 
     def _exponent(self, t: Tensor) -> Tensor:
         others = self.num_classes - 1
@@ -108,13 +95,16 @@ class Phi:
         return [(bisect(slope, float(grid[i]), float(grid[i + 1])) - math.log(others)) * others for i in rising]
 
 
-class HingePhi(Phi):
-    """The profile of the maximum margin: max(0, margin + t/(K-1))."""
+def _applied(function: Callable[[Tensor], Tensor], t: _Number) -> _Number:
+    if isinstance(t, Tensor):
+        return function(t)
+    return float(function(torch.tensor(float(t), dtype=torch.float64)))
 
-    @property
-    def has_curvature(self) -> bool:
-        """False: the profile is piecewise linear."""
-        return False
+
+class HingePhi(Phi):
+    """The profile of the maximum margin: max(0, margin + t/(K-1)). It is piecewise linear."""
+
+    has_curvature = False
 
     def local_minimisers(self, c: float) -> list[float]:
         """One minimiser: the slope is 1/(K-1) until the margin is met, and 0 beyond."""
@@ -151,7 +141,7 @@ def phi(loss: str | nn.Module, K: int) -> Phi:
         A callable of t (a float, or a tensor of any shape) with a `derivative`. It is stable for every finite t.
 
     Raises:
-        ValueError: if the loss is not contrastive. For example, mse and bce bound more than differences of logits.
+        ValueError: if the loss is not contrastive. For example, mse and bce see more than differences of logits.
 
     Paper: 001, Definition 1 and Appendix B.
     Tests: tests/theory/test_contrastive.py::test_profile_bounds_the_loss_with_equality_at_equal_false_logits
@@ -168,25 +158,17 @@ def phi(loss: str | nn.Module, K: int) -> Phi:
 
 @dataclass(frozen=True)
 class Minimisers:
-    """All local minima of phi(t) + c|t|: the global one, and the spurious ones.
+    """All local minima of phi(t) + c|t|: the global one, and the spurious ones."""
 
-    Attributes:
-        t: the global minimiser, <= 0. If two tie, it is the one away from 0.
-        value: phi(t) + c|t|.
-        spurious: the other local minimisers.
-        spurious_values: their values.
-        tie: whether a spurious minimum is as low as the global one, to 1e-9 of the value.
-    """
-
-    t: float
-    value: float
-    spurious: tuple[float, ...]
-    spurious_values: tuple[float, ...]
-    tie: bool
+    t: float  # the global minimiser, <= 0. If two tie, it is the one away from 0.
+    value: float  # phi(t) + c|t|
+    spurious: tuple[float, ...]  # the other local minimisers
+    spurious_values: tuple[float, ...]  # their values
+    tie: bool  # whether a spurious minimum is as low as the global one, to 1e-9 of the value
 
 
 def minimisers(loss: str | nn.Module, K: int, c: float) -> Minimisers:
-    r"""Every local minimum of phi(t) + c|t|. If the profile is not convex, the search is global.
+    r"""Every local minimum of phi(t) + c|t|, the global one first. If the profile is not convex, we search globally.
 
     Convex profiles have one minimum. Focal loss with many classes has a second one at t = 0 for a range of c. At one
     c (`tie_level`) both are equally low. Definition 1 of 001 asks for a unique minimum, which does not exist there.
@@ -195,9 +177,6 @@ def minimisers(loss: str | nn.Module, K: int, c: float) -> Minimisers:
         loss: a contrastive loss, by create name or Module.
         K: number of classes, at least 2.
         c: weight of |t|, above 0. In the unconstrained feature model, c = sqrt(n lambda_w lambda_h).
-
-    Returns:
-        Minimisers: the global minimum and the spurious ones.
 
     Paper: 001, Definition 1. The spurious minima are our own finding.
     Tests: tests/theory/test_contrastive.py::test_minimiser_by_global_search
@@ -220,19 +199,14 @@ def minimisers(loss: str | nn.Module, K: int, c: float) -> Minimisers:
 
 
 def minimiser(loss: str | nn.Module, K: int, c: float) -> float:
-    r"""The global minimiser t* <= 0 of phi(t) + c|t|.
+    r"""The global minimiser t* <= 0 of phi(t) + c|t|. The gap between the true and the false logits is -t*/(K-1).
 
     - ce: t* = -(K-1) log(1/c - (K-1)) if c < 1/K, else 0
     - ls: as ce, with c + alpha/K in place of c, and 0 if c >= (1 - alpha)/K
     - focal: no closed form. It is the lowest of all local minima (`minimisers`), or if two tie, the one away from 0.
 
     Args:
-        loss: a contrastive loss, by create name or Module.
-        K: number of classes, at least 2.
-        c: weight of |t|, above 0.
-
-    Returns:
-        t*. The gap between the true and the false logits is -t*/(K-1).
+        loss, K, c: as in `minimisers`.
 
     Paper: 001, Definition 1. The closed forms follow from phi'(t) = c.
     Tests: tests/theory/test_contrastive.py::test_closed_forms_as_printed_in_their_correct_form
@@ -247,18 +221,15 @@ def minimiser(loss: str | nn.Module, K: int, c: float) -> float:
 
 
 def tie_level(K: int, gamma: float = 3.0) -> float | None:
-    r"""The c at which focal loss has two equally low minima of phi(t) + c|t|.
+    r"""The c at which focal loss has two equally low minima of phi(t) + c|t|, or None if phi is convex at 0.
 
     The tie exists if and only if phi is concave at t = 0, which needs many classes: K >= 18 for gamma = 2 and 3. Below
-    this c the minimum is away from 0, above it the minimum is at 0. So the optimal features jump instead of shrinking
-    continuously.
+    this c the minimum is away from 0, above it the minimum is at 0. So the optimal features jump at this c. They do not
+    shrink continuously.
 
     Args:
         K: number of classes, at least 2.
         gamma: focal exponent, above 0.
-
-    Returns:
-        c, or None if phi is convex at 0.
 
     Paper: 001, Definition 1 asks for uniqueness for every c > 0. It fails at this c.
     Tests: tests/theory/test_contrastive.py::test_focal_tie_contradicts_uniqueness

@@ -10,29 +10,49 @@ import torch
 from torch import Tensor, nn
 
 from lastlayer import geometry, losses
-from lastlayer.theory.loss_theory import loss_of_features
 from lastlayer.theory.numbers import check_positive, threads_for
+
+__all__ = ["Trajectory", "feature_step", "simulate"]
+
+
+class _Head(nn.Module):
+    """A linear head whose weight and bias are given tensors, not parameters."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, scale: float) -> None:
+        super().__init__()
+        self.weight, self.bias, self.scale = weight, bias, scale
+
+    def forward(self, features: Tensor) -> Tensor:
+        logits = features @ self.weight.mT
+        logits = logits if self.scale == 1.0 else self.scale * logits
+        return logits if self.bias is None else logits + self.bias
+
+
+def loss_of_features(
+    loss: Callable[[Tensor, Tensor], Tensor],
+    features: Tensor,
+    target: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    scale: float = 1.0,
+) -> Tensor:
+    """The loss of the logits scale * W h + b. A loss that takes features and weight gets those."""
+    head = _Head(weight, bias, scale)
+    if isinstance(loss, losses.Loss):
+        return loss.from_features(head, features, target)[0]
+    return loss(head(features), target)
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """T snapshots of a simulation. The first is from before any step, the last from after all steps.
+    """T snapshots of a simulation. The first is from before any step, the last from after all steps."""
 
-    Attributes:
-        steps: step of each snapshot, [T].
-        points: [T, N, d].
-        weight: [T, K, d]; all equal unless the classifier was trained.
-        bias: [T, K].
-        loss: sum of the losses of all points, [T].
-        target: labels, [N].
-    """
-
-    steps: Tensor
-    points: Tensor
-    weight: Tensor
-    bias: Tensor
-    loss: Tensor
-    target: Tensor
+    steps: Tensor  # step of each snapshot, [T]
+    points: Tensor  # [T, N, d]
+    weight: Tensor  # [T, K, d]; all equal unless the classifier was trained
+    bias: Tensor  # [T, K]
+    loss: Tensor  # sum of the losses of all points, [T]
+    target: Tensor  # labels, [N]
 
     @property
     def logits(self) -> Tensor:
@@ -41,14 +61,10 @@ class Trajectory:
 
     @property
     def ratio(self) -> Tensor:
-        """`geometry.intra_inter_ratio` of the points at each snapshot, [T], float64; NaN if points left all bounds."""
+        """`geometry.intra_inter_ratio` of the points at each snapshot, [T], float64; NaN if points are not finite."""
         undefined = torch.tensor(torch.nan, dtype=torch.float64, device=self.points.device)
-        return torch.stack(
-            [
-                geometry.intra_inter_ratio(points, self.target) if points.isfinite().all() else undefined
-                for points in self.points
-            ]
-        )
+        ratio = geometry.intra_inter_ratio
+        return torch.stack([ratio(x, self.target) if x.isfinite().all() else undefined for x in self.points])
 
 
 def simulate(
@@ -74,9 +90,9 @@ def simulate(
 
     Args:
         loss: a create name, a loss Module, or any callable of (logits, target) that returns a sum over samples. The
-            reduction of a Module does not matter, because each sample counts once. A loss that couples the batch
-            counts N times its value. `large-margin` takes points and weight, so it has no bias. A loss that needs
-            class counts gets those of the target, if it is given by name.
+            reduction of a Module does not matter, because each sample counts once. If a loss couples the batch, we
+            take N times its value. `large-margin` takes points and weight, so it has no bias. If a loss needs class
+            counts and is given by name, it gets the counts of the target.
         points: starting points, [N, d], at least one, any d. We compute in their dtype; float64 is recommended.
         target: labels, [N].
         weight: classifier rows, [K, d], K >= 2.
@@ -87,14 +103,11 @@ def simulate(
         snapshots: how many states to keep, evenly spaced over the steps, at least 2. The first and the last are
             always kept.
 
-    Returns:
-        Trajectory.
-
     Raises:
-        ValueError: on wrong shapes or counts, and for losses without such dynamics. For example, arc-margin takes
+        ValueError: on wrong shapes or counts, and for losses that do not fit free points. For example, arc-margin takes
             cosines, and the distillation losses need a teacher.
 
-    Paper: 000, Figures 2 to 5 (6000 steps, lr 0.1; it does not give the starting points, W and b).
+    Paper: 000, Figures 2 to 5 (6000 steps, lr 0.1; the paper does not give the starting points, W and b).
     Tests: tests/theory/test_dynamics.py::test_one_step_by_hand_with_a_trained_classifier
 
     Example:
@@ -122,7 +135,7 @@ def simulate(
     moving = [x, w, b] if train_weight and bias is not None else [x, w] if train_weight else [x]
     wanted = set(torch.linspace(0, steps, min(snapshots, steps + 1), dtype=torch.float64).round().long().tolist())
 
-    kept: list[tuple[int, Tensor, Tensor, Tensor, Tensor]] = []
+    kept: list[tuple[Tensor, ...]] = []
     with threads_for(points.numel() + weight.numel()):
         for count in range(steps + 1):
             for tensor in moving:
@@ -132,17 +145,11 @@ def simulate(
             for tensor in moving:
                 tensor.requires_grad_(False)
             if count in wanted:
-                kept.append((count, x.clone(), w.clone(), b.clone(), value.detach()))
+                kept.append((torch.tensor(count), x.clone(), w.clone(), b.clone(), value.detach()))
             for index, (tensor, gradient) in enumerate(zip(moving, gradients, strict=False)):
                 tensor -= (lr if index == 0 else lr / len(points)) * gradient
-    return Trajectory(
-        torch.tensor([entry[0] for entry in kept]),
-        torch.stack([entry[1] for entry in kept]),
-        torch.stack([entry[2] for entry in kept]),
-        torch.stack([entry[3] for entry in kept]),
-        torch.stack([entry[4] for entry in kept]),
-        target,
-    )
+    times, xs, ws, bs, values = (torch.stack(column) for column in zip(*kept, strict=True))
+    return Trajectory(times, xs, ws, bs, values, target)
 
 
 def _total(

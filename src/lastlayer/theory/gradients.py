@@ -1,4 +1,7 @@
-"""The gradient of soft logit normalisation as a positive combination of the LN and CE pieces (its Theorem 1)."""
+"""The gradient of soft logit normalisation as a positive combination of the LN and CE pieces (its Theorem 1).
+
+Tests: tests/theory/test_gradients.py.
+"""
 
 from dataclasses import dataclass
 
@@ -8,23 +11,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Decomposition:
-    """dSLN/df = sum_{i != y} [c1_i gamma LN_i + c2_i (1 - gamma) CE_i], one row per sample.
+    """dSLN/df = sum_{i != y} [c1_i gamma LN_i + c2_i (1 - gamma) CE_i], one row per sample."""
 
-    Attributes:
-        c1: coefficients of the LN pieces, [N, K], zero in the label's column, positive elsewhere.
-        c2: coefficients of the CE pieces, [N, K], likewise.
-        ln: the pieces LN_i, [N, K, K]: entry [n, i] is a covector over the logits.
-        ce: the pieces CE_i, [N, K, K].
-        gamma: the exponent of the normalisation.
-        gradient: the combination, [N, K]: the gradient of every sample's SLN loss with respect to its logits. It is
-            summed with the probabilities of LN and CE cancelled, so that it holds where those underflow.
-    """
-
-    c1: Tensor
-    c2: Tensor
-    ln: Tensor
-    ce: Tensor
-    gamma: float
+    c1: Tensor  # coefficients of the LN pieces, [N, K], zero in the label's column, positive elsewhere
+    c2: Tensor  # coefficients of the CE pieces, [N, K], likewise
+    ln: Tensor  # the pieces LN_i, [N, K, K]: entry [n, i] is a covector over the logits
+    ce: Tensor  # the pieces CE_i, [N, K, K]
+    gamma: float  # the exponent of the normalisation
+    # the combination, [N, K]: the gradient of each sample's SLN loss with respect to its logits. In this sum the
+    # probabilities of LN and CE are cancelled, so it is right even where they underflow.
     gradient: Tensor
 
     @property
@@ -47,10 +42,10 @@ def decompose(logits: Tensor, target: Tensor, gamma: float, tau: float) -> Decom
     r"""Split the gradient of CE(f / (tau ||f||^gamma), y) into logit-normalised and cross-entropy pieces.
 
     With p, p^LN, p^CE the softmaxes of f/(tau ||f||^gamma), f/(tau ||f||) and f, and s_i = (f_y - f_i)/(tau ||f||):
-    LN_i = -p_i^LN ds_i/df, CE_i = -p_i^CE (e_y - e_i), c1_i = p_i / (p_i^LN ||f||^(gamma - 1)),
-    c2_i = p_i / (tau p_i^CE ||f||^gamma). Summed, the LN_i are the gradient of LN and the CE_i that of
-    cross-entropy. The two-class case has the single term i != y. For a linear head f = W x + b the pieces in feature
-    space are LN_i W and CE_i W (`on_features`), and every LN_i W is orthogonal to x - x* for x* with f(x*) = 0.
+    LN_i = -p_i^LN ds_i/df, CE_i = -p_i^CE (e_y - e_i), c1_i = p_i / (p_i^LN ||f||^(gamma - 1)) and
+    c2_i = p_i / (tau p_i^CE ||f||^gamma). The LN_i sum to the gradient of LN, and the CE_i to that of cross-entropy.
+    With two classes there is the single term i != y. For a linear head f = W x + b, the pieces in feature space are
+    LN_i W and CE_i W (`on_features`). Every LN_i W is orthogonal to x - x* if f(x*) = 0.
 
     Args:
         logits: [N, K], K >= 2.
@@ -59,13 +54,11 @@ def decompose(logits: Tensor, target: Tensor, gamma: float, tau: float) -> Decom
         tau: temperature, above 0.
 
     Returns:
-        Decomposition. An exactly zero row has no normalised logits: its coefficients and LN pieces are 0, and so is its
+        Decomposition. A row of zeros has no normalised logits: its coefficients and LN pieces are 0, and so is its
         gradient, as in `soft_logit_norm`.
 
-    Raises:
-        ValueError: on wrong shapes, gamma outside [0, 1] or tau <= 0.
-
     Paper: 000, Propositions 1 and 2 and Theorem 1 (same tau in LN and SLN, none in CE).
+    Tests: tests/theory/test_gradients.py::test_decomposition_of_ten_thousand_gradients
 
     Example:
         >>> logits = torch.tensor([[2.0, -1.0, 0.5]], dtype=torch.float64)
@@ -86,7 +79,7 @@ def decompose(logits: Tensor, target: Tensor, gamma: float, tau: float) -> Decom
     rows = torch.arange(N, device=logits.device)
     target = target.long()
     true = logits[rows, target].unsqueeze(1)  # (N, 1)
-    # divided by their largest first: the squares of large or small logits leave the range of their dtype
+    # We divide by the largest first, because squares of large or small logits leave the range of their dtype.
     largest = logits.abs().amax(1, keepdim=True).clamp(min=torch.finfo(logits.dtype).tiny)
     norm = largest * (logits / largest).norm(dim=1, keepdim=True)  # (N, 1)
     zero = norm == 0
@@ -96,7 +89,7 @@ def decompose(logits: Tensor, target: Tensor, gamma: float, tau: float) -> Decom
     log_p = torch.log_softmax(logits / (tau * safe**gamma), dim=1)
     log_p_ln = torch.log_softmax(logits / (tau * safe), dim=1)
     log_p_ce = torch.log_softmax(logits, dim=1)
-    # differences of logarithms: the quotients of underflowed probabilities would be 0/0
+    # We subtract logarithms, because quotients of underflowed probabilities would be 0/0.
     c1 = torch.exp(log_p - log_p_ln - (gamma - 1.0) * log_norm)
     c2 = torch.exp(log_p - log_p_ce - gamma * log_norm) / tau
     others = torch.ones_like(logits)
@@ -113,7 +106,7 @@ def decompose(logits: Tensor, target: Tensor, gamma: float, tau: float) -> Decom
     ln_term = gamma * (safe ** (1.0 - gamma)).unsqueeze(-1) * slopes
     ce_term = (1.0 - gamma) / (tau * safe**gamma).unsqueeze(-1) * toward
     gradient = -(p * (ln_term + ce_term)).sum(1)
-    # an infinite coefficient times an underflowed piece would be NaN
+    # An infinite coefficient times an underflowed piece would be NaN.
     finite = torch.finfo(logits.dtype).max
     return Decomposition(c1.clamp(max=finite) * keep, c2.clamp(max=finite) * keep, ln, ce, gamma, gradient)
 
@@ -121,8 +114,8 @@ def decompose(logits: Tensor, target: Tensor, gamma: float, tau: float) -> Decom
 def zero_logits_point(weight: Tensor, bias: Tensor | None = None) -> Tensor:
     r"""The feature x* of least norm with W x* + b = 0, around which the LN gradient turns.
 
-    <dLN/dx, x - x*> = 0 for every x with non-zero logits, so in continuous time LN keeps the distance to x*; gradient
-    descent with step eta increases its square by eta^2 ||dLN/dx||^2 at every step.
+    <dLN/dx, x - x*> = 0 for every x with non-zero logits. So in continuous time LN keeps the distance to x*. A step eta
+    of gradient descent increases the squared distance by eta^2 ||dLN/dx||^2.
 
     Args:
         weight: classifier rows, [K, d].
@@ -132,10 +125,11 @@ def zero_logits_point(weight: Tensor, bias: Tensor | None = None) -> Tensor:
         x*, [d].
 
     Raises:
-        ValueError: if no feature has zero logits. Different non-zero rows are not enough: w_2 = 2 w_1 with b = (0,
-            1) has none; linearly independent rows always have one.
+        ValueError: if no feature has zero logits. Linearly independent rows always have one. Different non-zero rows
+            are not enough: w_2 = 2 w_1 with b = (0, 1) has none.
 
     Paper: 000, Proposition 2.
+    Tests: tests/theory/test_gradients.py::test_every_ln_piece_is_orthogonal_to_the_way_from_zero_logits
 
     Example:
         >>> zero_logits_point(torch.eye(2), torch.tensor([1.0, -1.0]))

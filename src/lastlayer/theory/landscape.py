@@ -5,7 +5,8 @@ Tests: tests/theory/test_landscape.py.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -19,24 +20,17 @@ __all__ = ["Curvature", "focal_convexity", "logit_hessian", "origin_curvature", 
 
 @dataclass(frozen=True)
 class Curvature:
-    """The smallest Hessian eigenvalue found.
+    """The smallest Hessian eigenvalue found."""
 
-    Attributes:
-        value: the eigenvalue. It is never below the true smallest one by more than `residual`. It is above it only if
-            the iteration stopped early.
-        direction: unit eigenvector, shaped like the point. It is a tuple for a point of several tensors.
-        residual: ||H v - value v||. An eigenvalue lies within this distance of `value`.
-        largest: the largest eigenvalue found. Judge the size of `value` by it.
-        iterations: number of Hessian-vector products.
-        converged: whether the residual is below the tolerance.
-    """
-
+    # the eigenvalue. It is at most `residual` below the true smallest one. It is above it only if the iteration stopped
+    # early.
     value: float
+    # unit eigenvector, shaped like the point. It is a tuple for a point of several tensors.
     direction: Tensor | tuple[Tensor, ...]
-    residual: float
-    largest: float
-    iterations: int
-    converged: bool
+    residual: float  # ||H v - value v||. An eigenvalue lies within this distance of `value`.
+    largest: float  # the largest eigenvalue found. Judge the size of `value` by it.
+    iterations: int  # number of Hessian-vector products
+    converged: bool  # whether the residual is below the tolerance
 
     def __float__(self) -> float:
         return self.value
@@ -55,6 +49,7 @@ def smallest_curvature(
     The Hessian is never formed. The gradient's graph is built once, and each product is one more backward pass. Plain
     Lanczos loses orthogonality as soon as an eigenvalue converges, so the basis is orthogonalised twice against itself.
     If the basis fills an invariant subspace (a degenerate spectrum), it goes on from a new random vector.
+    A linear objective has curvature 0.
 
     Args:
         objective: maps the point to a scalar and is twice differentiable there. It is called as objective(point), or
@@ -63,11 +58,8 @@ def smallest_curvature(
         max_iterations: largest number of products. With as many as the point has entries, the answer is exact.
         tolerance: stop when the residual is below tolerance * max(1, largest |eigenvalue|).
         seed: of the starting vector. A random vector misses an eigenvector with probability 0, but needs more
-            iterations if its component along it is tiny. So `converged` says that the pair is an eigenpair, but not
-            that no eigenvalue is lower.
-
-    Returns:
-        Curvature. A linear objective has curvature 0.
+            iterations if its component along it is tiny. So `converged` says that we found an eigenpair. It does not
+            say that no eigenvalue is lower.
 
     Raises:
         ValueError: if the objective is not finite at the point.
@@ -80,10 +72,8 @@ def smallest_curvature(
         >>> round(saddle.value, 9), saddle.direction.abs().round(decimals=9)
         (-6.0, tensor([0., 1.], dtype=torch.float64))
     """
-    single = isinstance(point, Tensor)
-    parts = [point] if isinstance(point, Tensor) else list(point)
-    sizes = [part.numel() for part in parts]
-    leaves = [part.detach().clone().requires_grad_(True) for part in parts]
+    given = [point] if isinstance(point, Tensor) else point
+    leaves = [part.detach().clone().requires_grad_(True) for part in given]
 
     def flat(tensors: Sequence[Tensor | None]) -> Tensor:
         filled = [torch.zeros_like(p) if t is None else t for t, p in zip(tensors, leaves, strict=True)]
@@ -94,28 +84,21 @@ def smallest_curvature(
         if not torch.isfinite(value):
             raise ValueError(f"the objective is {value.item()} at the point; its curvature is not defined")
         gradient = flat(torch.autograd.grad(value, leaves, create_graph=True, allow_unused=True))
-    if not gradient.requires_grad:
-        zero = torch.zeros_like(gradient)
-        zero[0] = 1.0
-        return Curvature(0.0, _shaped(zero, parts, sizes, single), 0.0, 0.0, 0, True)
 
     def product(vector: Tensor) -> Tensor:
         return flat(torch.autograd.grad(gradient, leaves, vector, retain_graph=True, allow_unused=True))
 
-    found = _lanczos(product, gradient.detach(), min(max_iterations, gradient.numel()), tolerance, seed)
-    value_, vector, residual, largest, iterations, converged = found
-    return Curvature(value_, _shaped(vector, parts, sizes, single), residual, largest, iterations, converged)
+    if gradient.requires_grad:
+        found = _lanczos(product, gradient.detach(), min(max_iterations, gradient.numel()), tolerance, seed)
+    else:
+        found = Curvature(0.0, torch.eye(1, gradient.numel()).to(gradient)[0], 0.0, 0.0, 0, True)
+    pieces = torch.split(cast(Tensor, found.direction), [leaf.numel() for leaf in leaves])
+    shaped = tuple(piece.reshape(leaf.shape) for piece, leaf in zip(pieces, leaves, strict=True))
+    return replace(found, direction=shaped[0] if isinstance(point, Tensor) else shaped)
 
 
-def _shaped(vector: Tensor, parts: list[Tensor], sizes: list[int], single: bool) -> Tensor | tuple[Tensor, ...]:
-    pieces = tuple(v.reshape(p.shape) for v, p in zip(torch.split(vector, sizes), parts, strict=True))
-    return pieces[0] if single else pieces
-
-
-def _lanczos(
-    product: Callable[[Tensor], Tensor], like: Tensor, limit: int, tolerance: float, seed: int
-) -> tuple[float, Tensor, float, float, int, bool]:
-    """Smallest Ritz pair of a symmetric operator: value, vector, residual, largest value, products, converged."""
+def _lanczos(product: Callable[[Tensor], Tensor], like: Tensor, limit: int, tolerance: float, seed: int) -> Curvature:
+    """Smallest Ritz pair of a symmetric operator. The direction is flat."""
     generator = torch.Generator().manual_seed(seed)
 
     def fresh(basis: Tensor) -> Tensor:
@@ -151,19 +134,12 @@ def _lanczos(
             if count == limit or (small and not exhausted):
                 vector = basis[:count].T @ vectors[:, 0].to(like)
                 vector = vector / vector.norm()
-                return float(values[0]), vector, residual, float(values[-1]), count, small
+                return Curvature(float(values[0]), vector, residual, float(values[-1]), count, small)
         basis[count] = fresh(basis[:count]) if exhausted else image / length
 
 
 def origin_curvature(
-    loss: str | nn.Module,
-    K: int,
-    n: int,
-    lambda_w: float,
-    lambda_h: float,
-    *,
-    bias: bool = True,
-    lambda_b: float = 0.0,
+    loss: str | nn.Module, K: int, n: int, lambda_w: float, lambda_h: float, *, bias: bool = True, lambda_b: float = 0.0
 ) -> float:
     r"""Smallest Hessian eigenvalue of the unconstrained feature model at W = H = b = 0.
 
@@ -173,12 +149,8 @@ def origin_curvature(
 
     Args:
         loss: ce, ls, focal or another contrastive loss with a twice differentiable profile.
-        K: number of classes, at least 2.
-        n: samples per class.
-        lambda_w: penalty of the classifier, above 0.
-        lambda_h: penalty of the features, above 0.
-        bias: whether the model has a bias.
-        lambda_b: penalty of the bias. If it is 0, the direction that shifts all logits is flat.
+        K, n, lambda_w, lambda_h, bias, lambda_b: as in `minima.unconstrained`. If lambda_b is 0, the direction that
+            shifts all logits is flat.
 
     Raises:
         NoFormula: a ValueError, if the loss is not contrastive or its profile is piecewise linear.
@@ -202,7 +174,7 @@ def origin_curvature(
 
 
 def logit_hessian(loss: str | nn.Module, logits: Tensor, target: Tensor) -> Tensor:
-    r"""Hessian of cross-entropy (with label smoothing) or focal loss in the logits, one matrix per sample.
+    r"""Hessian of cross-entropy (also with label smoothing) or focal loss in the logits, one matrix per sample.
 
     - ce and ls: diag(p) - p p'
     - focal: eta'(p_k) p_k (e_k - p)(e_k - p)' - eta(p_k) (diag(p) - p p'), where
@@ -256,9 +228,6 @@ def focal_convexity(gamma: float | None = None) -> float:
 
     Args:
         gamma: focal exponent, above 0. None asks for the value that holds for every gamma.
-
-    Returns:
-        The smallest p that the condition allows: 0.203188 without gamma, 0.0855 for gamma = 3.
 
     Paper: 001, Corollary 2, which rounds to 0.21.
     Tests: tests/theory/test_landscape.py::test_focal_is_convex_above_its_probability

@@ -1,16 +1,22 @@
-"""What the theory can know of a loss, registered by the loss's class: losses themselves know nothing of theory.
+"""What the theory knows of each loss, one class per loss, found by the class of the loss.
 
-`by_loss.py` says what is known of each loss of the library. Tests: tests/theory/test_loss_theory.py.
+The formulas stand in the modules of their subjects. Here a loss says which of them hold for it, and with which of its
+hyperparameters. The losses themselves know nothing of theory. Tests: tests/theory/test_loss_theory.py.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
-from lastlayer import losses
+# The modules of the formulas import this one. So we ask `theory` for them when a question is answered, not before.
+from lastlayer import losses, theory
+from lastlayer.losses.soft_logit_norm import resolve_tau
+from lastlayer.theory.numbers import log1pexp, sigmoid
 
 if TYPE_CHECKING:
     from lastlayer.theory.alignment import Counterexample, Threshold
@@ -26,7 +32,7 @@ class NoFormula(ValueError):
 
 
 class LossTheory:
-    """What is known of a loss. A subclass answers what it can; every other question raises `NoFormula`.
+    """What is known of a loss. A subclass answers what it can. Every other question raises `NoFormula`.
 
     Attributes:
         loss: the loss, whose hyperparameters count.
@@ -110,22 +116,17 @@ class LossTheory:
 def register(kind: type[losses.Loss]) -> Callable[[_Theory], _Theory]:
     """Class decorator: this is what the theory knows of the losses of a class."""
 
-    def add(theory: _Theory) -> _Theory:
-        _THEORIES[kind] = theory
-        return theory
+    def add(known: _Theory) -> _Theory:
+        _THEORIES[kind] = known
+        return known
 
     return add
 
 
 def names_with(question: Callable[..., Any]) -> list[str]:
     """The names of the losses that answer a question, such as `LossTheory.threshold`, in the order of registration."""
-    return [
-        name
-        for kind, theory in _THEORIES.items()
-        if theory.answers(question)
-        for name in losses.available()
-        if losses.entry(name).module is kind
-    ]
+    answering = [kind for kind, known in _THEORIES.items() if known.answers(question)]
+    return [name for kind in answering for name in losses.available() if losses.entry(name).module is kind]
 
 
 def theory_of(loss: nn.Module) -> LossTheory:
@@ -136,6 +137,12 @@ def theory_of(loss: nn.Module) -> LossTheory:
             same = kind.function is parent.function and kind.forward is parent.forward  # type: ignore[attr-defined]
             return (_THEORIES[parent] if same else LossTheory)(loss)
     return LossTheory(loss)
+
+
+def has_class_weights(loss: losses.Loss) -> bool:
+    """Whether the loss weighs its classes, in either of the two spellings of that option."""
+    options = loss.hyperparameters()
+    return options.get("weight") is not None or options.get("class_weight") is not None
 
 
 def read(loss: str | nn.Module) -> LossTheory:
@@ -150,35 +157,222 @@ def read(loss: str | nn.Module) -> LossTheory:
         loss = losses.create(loss)
     if not isinstance(loss, losses.Loss):
         raise TypeError(f"loss must be a create name or a loss Module of lastlayer.losses, got {type(loss).__name__}")
-    options = loss.hyperparameters()
-    if options.get("weight") is not None or options.get("class_weight") is not None:
+    if has_class_weights(loss):
         raise NoFormula("the closed forms hold without class weights; make the loss with weight=None")
     return theory_of(loss)
 
 
-class _Head(nn.Module):
-    """A linear head whose weight and bias are given tensors, not parameters."""
+@register(losses.CrossEntropyLoss)
+class _CrossEntropy(LossTheory):
+    """Cross-entropy with a temperature and label smoothing: `ce` and `ls`."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, scale: float) -> None:
-        super().__init__()
-        self.weight, self.bias, self.scale = weight, bias, scale
+    convex = True
 
-    def forward(self, features: Tensor) -> Tensor:
-        logits = features @ self.weight.mT
-        logits = logits if self.scale == 1.0 else self.scale * logits
-        return logits if self.bias is None else logits + self.bias
+    def phi(self, K: int) -> Phi:
+        temperature, smoothing = float(self.loss.temperature), float(self.loss.label_smoothing)
+        return theory.contrastive.Phi(K, temperature=temperature, label_smoothing=smoothing)
+
+    def sphere_minimum(self, K: int, scale: float, *, free_bias: bool) -> float:
+        self.need(self.loss.label_smoothing == 0, "no label_smoothing")
+        return theory.minima.normalized_cross_entropy(K, scale / float(self.loss.temperature))
+
+    def counterexample(self, epsilon: float) -> Counterexample:
+        temperature, smoothing = float(self.loss.temperature), float(self.loss.label_smoothing)
+        self.need(smoothing < 1, f"label_smoothing below 1, got {smoothing}")
+        if smoothing == 0:
+            a = theory.alignment.margin_for(epsilon) + 1.0
+            return theory.alignment.unseparated(a * temperature, 2.0 * log1pexp(-a))
+        a = math.log((2.0 - smoothing) / smoothing)  # the infimum itself is reached
+        return theory.alignment.unseparated(a * temperature, 0.0, log1pexp(-a) + smoothing / 2.0 * a)
+
+    def logit_hessian(self, logits: Tensor, target: Tensor) -> Tensor:
+        self.need(self.loss.temperature == 1, f"temperature = 1, got {self.loss.temperature}")
+        return theory.landscape.softmax_hessian(torch.softmax(logits, dim=1))
+
+    def residual(self, scores: Tensor, label: Tensor) -> Tensor:
+        self._need_plain()
+        return torch.softmax(scores, dim=-1) - label
+
+    def decay_rate(self, true: Tensor, false: Tensor) -> float:
+        self._need_plain()
+        return float((true - false).min())
+
+    def collapse_exponent(self, K: int, scale: float | None) -> float:
+        self._need_plain()
+        # The scores move by scale^2 times the residual, which slows the growth at a finite scale.
+        return K / (K - 1) - (0.0 if scale is None else 2.0 / scale)
+
+    def _need_plain(self) -> None:
+        plain = self.loss.label_smoothing == 0 and self.loss.temperature == 1
+        self.need(plain, "temperature = 1 and no label_smoothing")
 
 
-def loss_of_features(
-    loss: Callable[[Tensor, Tensor], Tensor],
-    features: Tensor,
-    target: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    scale: float = 1.0,
-) -> Tensor:
-    """The loss of the logits scale * W h + b. A loss that takes features and weight gets those."""
-    head = _Head(weight, bias, scale)
-    if isinstance(loss, losses.Loss):
-        return loss.from_features(head, features, target)[0]
-    return loss(head(features), target)
+@register(losses.FocalLoss)
+class _Focal(LossTheory):
+    def phi(self, K: int) -> Phi:
+        return theory.contrastive.Phi(K, gamma=float(self.loss.gamma))
+
+    def counterexample(self, epsilon: float) -> Counterexample:
+        gamma = float(self.loss.gamma)
+        return theory.alignment.grown(lambda a: 2.0 * sigmoid(-a) ** gamma * log1pexp(-a), epsilon)
+
+    def logit_hessian(self, logits: Tensor, target: Tensor) -> Tensor:
+        return theory.landscape.focal_hessian(logits, target, float(self.loss.gamma))
+
+
+@register(losses.SoftLogitNormLoss)
+class _SoftLogitNorm(LossTheory):
+    def counterexample(self, epsilon: float) -> Counterexample:
+        gamma, smoothing = float(self.loss.gamma), float(self.loss.label_smoothing)
+        self.need(gamma < 1 and smoothing == 0, f"gamma < 1 and no label_smoothing, got {gamma} and {smoothing}")
+        scale = float(resolve_tau(self.loss.tau, 2, gamma)) * 5.0 ** (gamma / 2.0)
+        return theory.alignment.grown(lambda a: 2.0 * log1pexp(-(a ** (1.0 - gamma)) / scale), epsilon)
+
+
+@register(losses.MaxMarginLoss)
+class _MaxMargin(LossTheory):
+    convex = True
+    smooth = False
+
+    def phi(self, K: int) -> Phi:
+        return theory.contrastive.HingePhi(K, margin=float(self.loss.margin))
+
+    def counterexample(self, epsilon: float) -> Counterexample:
+        return theory.alignment.unseparated(float(self.loss.margin), 0.0)
+
+
+@register(losses.SoftMarginLoss)
+class _SoftMargin(LossTheory):
+    convex = True
+
+    def phi(self, K: int) -> Phi:
+        return theory.contrastive.Phi(K, margin=float(self.loss.margin))
+
+    def counterexample(self, epsilon: float) -> Counterexample:
+        margin = float(self.loss.margin)
+        a = theory.alignment.margin_for(epsilon) + margin + 1.0
+        return theory.alignment.unseparated(a, 2.0 * log1pexp(margin - a))
+
+
+@register(losses.BinaryCrossEntropyLoss)
+class _BinaryCrossEntropy(LossTheory):
+    convex = True
+
+    def frame(self, K: int, c: float, lambda_b: float) -> Frame:
+        self._need_plain()
+        return theory.minima.Frame.of_binary_cross_entropy(K, c, lambda_b)
+
+    def sphere_minimum(self, K: int, scale: float, *, free_bias: bool) -> float:
+        self._need_plain()
+        self.need(free_bias, "a bias without penalty")
+        return theory.minima.normalized_binary_cross_entropy(K, scale).loss
+
+    def threshold(self, K: int, batch_size: int | None) -> Threshold:
+        self._need_plain()
+        return theory.alignment.Threshold(2.0 * math.log(2.0), math.log(2.0), 0.0, 0.0, "sample")
+
+    def residual(self, scores: Tensor, label: Tensor) -> Tensor:
+        self._need_plain()
+        return torch.sigmoid(scores) - label
+
+    def decay_rate(self, true: Tensor, false: Tensor) -> float:
+        self._need_plain()
+        return float(torch.minimum(true.min(), -false.max()))
+
+    def collapse_exponent(self, K: int, scale: float | None) -> float:
+        self._need_plain()
+        return K / (2.0 * (K - 1))
+
+    def _need_plain(self) -> None:
+        plain = self.loss.label_smoothing == 0 and self.loss.pos_weight is None
+        self.need(plain, "no label_smoothing and no pos_weight")
+
+
+@register(losses.SelfNormLoss)
+class _SelfNorm(LossTheory):
+    def threshold(self, K: int, batch_size: int | None) -> Threshold:
+        return theory.alignment.self_norm_threshold(float(self.loss.alpha))
+
+
+@register(losses.NceLoss)
+class _Nce(LossTheory):
+    def __init__(self, loss: losses.NceLoss) -> None:
+        super().__init__(loss)
+        self.convex = loss.samples is None  # with samples, the noise is fixed per row of one batch
+
+    def threshold(self, K: int, batch_size: int | None) -> Threshold:
+        self.need(self.loss.samples is None, "samples=None, because it is about the expectation over samples")
+        noise = [1.0 / K] * K if self.loss.noise is None else [float(x) for x in self.loss.noise]
+        return theory.alignment.nce_threshold(noise, float(self.loss.num_noise), bool(self.loss.include_target))
+
+
+@register(losses.MseLoss)
+class _Mse(LossTheory):
+    convex = True
+
+    def frame(self, K: int, c: float, lambda_b: float) -> Frame:
+        kappa, beta = float(self.loss.kappa), float(self.loss.beta)
+        self.need(kappa == 1.0, f"kappa = 1, got {kappa}")
+        self.need(beta >= 0, f"beta >= 0, got {beta}")
+        self.need(lambda_b == 0 or lambda_b == math.inf, f"lambda_b = 0 or no bias, got lambda_b = {lambda_b}")
+        s = max(beta - c * K / 2.0, 0.0)
+        if lambda_b == 0:
+            return theory.minima.Frame((K - 1) / K * (s - beta) ** 2 + c * (K - 1) * s, s, 0.0, beta / K)
+        return theory.minima.Frame((s - beta) ** 2 + c * K * s, s, s, 0.0)
+
+    def threshold(self, K: int, batch_size: int | None) -> Threshold:
+        kappa, beta = float(self.loss.kappa), float(self.loss.beta)
+        self.need(beta > 0, f"beta > 0, got {beta}")
+        level = kappa * beta / (1.0 + kappa)
+        return theory.alignment.Threshold(kappa * beta**2 / (1.0 + kappa), None, 0.0, level, "sample")
+
+    def bias_curvature(self, K: int, c: float) -> float:
+        # Near W H = beta the features curve by 2 beta/(K c) in the solver's coordinates, and the bias by 2 in its own.
+        # This makes them equal. Losses of probabilities flatten as those become certain, squared error never does.
+        return K * c / max(float(self.loss.beta), 1.0)
+
+
+@register(losses.LogitNormLoss)
+class _LogitNorm(LossTheory):
+    def threshold(self, K: int, batch_size: int | None) -> Threshold:
+        return theory.alignment.logit_norm_threshold(K, float(resolve_tau(self.loss.tau, K, 1.0)))
+
+
+@register(losses.BatchCrossEntropyLoss)
+class _BatchCrossEntropy(LossTheory):
+    convex = True
+
+    def phi(self, K: int) -> Phi:
+        return theory.contrastive.Phi(K)
+
+    def sphere_minimum(self, K: int, scale: float, *, free_bias: bool) -> float:
+        return theory.minima.normalized_cross_entropy(K, scale)
+
+    def threshold(self, K: int, batch_size: int | None) -> Threshold:
+        size = theory.alignment.check_batch_size(self.name, batch_size)
+        return theory.alignment.Threshold(math.log(2.0) / size, 0.5 / size**2, 0.0, None, "batch")
+
+
+@register(losses.BatchMaxMarginLoss)
+class _BatchMaxMargin(LossTheory):
+    convex = True
+    smooth = False
+
+    def threshold(self, K: int, batch_size: int | None) -> Threshold:
+        value = float(self.loss.margin) / theory.alignment.check_batch_size(self.name, batch_size)
+        return theory.alignment.Threshold(value, value, 0.0, None, "batch")
+
+
+@register(losses.LogitAdjustedLoss)
+class _LogitAdjusted(LossTheory):
+    convex = True
+
+
+@register(losses.LargeMarginLoss)
+class _LargeMargin(LossTheory):
+    smooth = False
+
+
+@register(losses.ArcMarginLoss)
+class _ArcMargin(LossTheory):
+    smooth = False

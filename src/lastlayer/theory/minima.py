@@ -6,6 +6,7 @@ Tests: tests/theory/test_minima.py.
 import math
 from dataclasses import dataclass
 
+import numpy as np
 from torch import nn
 
 from lastlayer.theory import contrastive
@@ -17,40 +18,20 @@ from lastlayer.theory.numbers import (
     check_positive,
     check_share,
     log1pexp,
-    logaddexp,
     logit,
     sigmoid,
 )
-
-__all__ = [
-    "BinaryMinimum",
-    "Frame",
-    "PenalizedMinimum",
-    "UnconstrainedMinimum",
-    "bias_penalty_threshold",
-    "bounded_norms",
-    "logit_norm",
-    "near_optimal_radius",
-    "normalized_binary_cross_entropy",
-    "normalized_cross_entropy",
-    "penalized_norms",
-    "regularized_batch_norm",
-    "unconstrained",
-]
 
 
 def normalized_cross_entropy(K: int, scale: float) -> float:
     r"""Smallest mean cross-entropy of logits scale * w_j.h - b_j with unit rows: log(1 + (K-1) e^{-scale K/(K-1)}).
 
     It is attained exactly at neural collapse: h = w_k, W W' = K/(K-1) (I - J), and equal biases of any value. Classes
-    are balanced and d >= K-1.
+    are balanced and d >= K-1. The result is accurate to rounding for every scale. Below the smallest float it is 0.0.
 
     Args:
         K: number of classes, at least 2.
         scale: the scale gamma, at least 0; 0 gives log K.
-
-    Returns:
-        The minimum, accurate to rounding for every scale. It is 0.0 if it is below the smallest float.
 
     Paper: 003, Theorem 1.
     Tests: tests/theory/test_minima.py::test_normalized_minima_in_sixty_digits
@@ -66,30 +47,23 @@ def normalized_cross_entropy(K: int, scale: float) -> float:
 
 @dataclass(frozen=True)
 class BinaryMinimum:
-    """Minimum of normalized binary cross-entropy.
+    """Minimum of normalized binary cross-entropy."""
 
-    Attributes:
-        loss: the minimum, summed over classes and averaged over samples.
-        bias: the common bias b* there, which is subtracted from the scores.
-    """
-
-    loss: float
-    bias: float
+    loss: float  # the minimum, summed over classes and averaged over samples
+    bias: float  # the common bias b* there, which is subtracted from the scores
 
 
 def normalized_binary_cross_entropy(K: int, scale: float) -> BinaryMinimum:
     r"""Smallest mean one-vs-all cross-entropy of scale * w_j.h - b_j with unit rows, and the bias that attains it.
 
     With s = scale/(K-1), the minimum is softplus(b* - scale) + (K-1) softplus(-b* - s), where
-    b* = log{[(K-2) e^{-s} + sqrt((K-2)^2 e^{-2s} + 4 (K-1) e^{scale - s})] / 2}. We compute both from logarithms. The
-    polynomial that the paper prints is equal, but already at moderate scales cancellation takes all its digits.
+    b* = log{[(K-2) e^{-s} + sqrt((K-2)^2 e^{-2s} + 4 (K-1) e^{scale - s})] / 2}. For a large scale, b* grows like
+    (scale (K-2)/(K-1) + log(K-1)) / 2. We compute both from logarithms. The polynomial that the paper prints is equal,
+    but already at moderate scales cancellation takes all its digits.
 
     Args:
         K: number of classes, at least 2; K = 2 has b* = 0.
         scale: the scale gamma, at least 0.
-
-    Returns:
-        BinaryMinimum: `.loss` and `.bias`. For a large scale the bias grows like (scale (K-2)/(K-1) + log(K-1)) / 2.
 
     Paper: 003, Theorem 2 (Equations 10 and 11).
     Tests: tests/theory/test_minima.py::test_normalized_minima_in_sixty_digits
@@ -104,22 +78,19 @@ def normalized_binary_cross_entropy(K: int, scale: float) -> BinaryMinimum:
     step = scale / (K - 1)
     first = math.log(K - 2) - step if K > 2 else -math.inf
     second = 0.5 * (math.log(4.0 * (K - 1)) + scale - step)
-    root = 0.5 * logaddexp(2.0 * first, 2.0 * second)
-    bias = logaddexp(first, root) - math.log(2.0) if K > 2 else 0.0
+    root = 0.5 * np.logaddexp(2.0 * first, 2.0 * second)
+    bias = float(np.logaddexp(first, root)) - math.log(2.0) if K > 2 else 0.0
     return BinaryMinimum(log1pexp(bias - scale) + (K - 1) * log1pexp(-bias - step), bias)
 
 
 def logit_norm(K: int, tau: float) -> float:
-    r"""Infimum of the logit-normalized loss: log(1 + (K-1) e^{-sqrt(K/(K-1))/tau}).
+    r"""Infimum of the logit-normalized loss over all non-zero logits: log(1 + (K-1) e^{-sqrt(K/(K-1))/tau}).
 
     It is attained at logits proportional to e_y - 1/K, whatever their norm.
 
     Args:
         K: number of classes, at least 2.
         tau: temperature, above 0.
-
-    Returns:
-        The infimum over all non-zero logits.
 
     Paper: 000, Section 3. The value is derived from Equation 2 with gamma = 1.
     Tests: tests/theory/test_minima.py::test_logit_norm_infimum
@@ -136,14 +107,12 @@ def logit_norm(K: int, tau: float) -> float:
 def bounded_norms(C: int, alpha_beta: float) -> float:
     r"""Smallest mean cross-entropy under norm budgets: log(1 + (C-1) e^{-C alpha beta/(C-1)}).
 
-    The quadratic mean of the feature norms is at most alpha, ||W||_F is at most sqrt(C) beta, and there is no bias.
+    The quadratic mean of the feature norms is at most alpha, ||W||_F is at most sqrt(C) beta, and there is no bias. The
+    minimum equals `normalized_cross_entropy` at the scale alpha beta.
 
     Args:
         C: number of classes, at least 2.
         alpha_beta: product of the two budgets, at least 0.
-
-    Returns:
-        The minimum m. It equals `normalized_cross_entropy` at this scale.
 
     Paper: 004, Theorem 2.1.
     Tests: tests/theory/test_bounds.py::test_bounds_hold_on_perturbed_frames
@@ -159,32 +128,23 @@ def bounded_norms(C: int, alpha_beta: float) -> float:
 
 @dataclass(frozen=True)
 class PenalizedMinimum:
-    """Minimum of the cross-entropy under norm budgets, plus a price for the product of the budgets.
+    """Minimum of the cross-entropy under norm budgets, plus a price for the product of the budgets."""
 
-    Attributes:
-        loss: the minimum f*.
-        norm: the product g* of the budgets that attains it.
-        curvature: second derivative of f at g*.
-    """
-
-    loss: float
-    norm: float
-    curvature: float
+    loss: float  # the minimum f*
+    norm: float  # the product g* of the budgets that attains it
+    curvature: float  # second derivative of f at g*
 
 
 def penalized_norms(C: int, lam: float) -> PenalizedMinimum:
     r"""Minimum over g >= 0 of f(g) = log(1 + (C-1) e^{-C g/(C-1)}) + lam g.
 
-    If lam < 1: g* = (C-1)/C log((C - (C-1) lam)/lam) and f* = -log(1 - (C-1) lam/C) + lam g*. If lam >= 1: g* = 0 and
-    f* = log C. The paper prints the first logarithm of f* with the wrong sign.
+    If lam < 1: g* = (C-1)/C log((C - (C-1) lam)/lam), f* = -log(1 - (C-1) lam/C) + lam g* and
+    f''(g*) = C lam/(C-1) (1 - (C-1) lam/C). If lam >= 1: g* = 0, f* = log C and the curvature is f''(0). The paper
+    prints the first logarithm of f* with the wrong sign.
 
     Args:
         C: number of classes, at least 2.
         lam: price of the norm, above 0.
-
-    Returns:
-        PenalizedMinimum: `.loss`, `.norm` and `.curvature`. The curvature is C lam/(C-1) (1 - (C-1) lam/C), or that of
-        f at 0 if lam >= 1.
 
     Paper: 004, Proposition C.2, with the sign corrected.
     Tests: tests/theory/test_minima.py::test_penalised_norms
@@ -206,16 +166,14 @@ def penalized_norms(C: int, lam: float) -> PenalizedMinimum:
 def near_optimal_radius(C: int, lam: float, epsilon: float) -> float:
     r"""How far g can be from g* if f(g) <= f* + epsilon, to leading order: sqrt(2 epsilon / f''(g*)).
 
-    f''(g*) = C lam/(C-1) (1 - (C-1) lam/C), so the radius is sqrt(2 (C-1) epsilon / (C lam (1 - (C-1) lam/C))). The
-    radius that the paper prints is too small from C = 4 on.
+    f''(g*) = C lam/(C-1) (1 - (C-1) lam/C), so the radius is sqrt(2 (C-1) epsilon / (C lam (1 - (C-1) lam/C))). It is
+    exact in the limit of a small epsilon; otherwise it is a little too small to the right of g*. The radius that the
+    paper prints is too small from C = 4 on.
 
     Args:
         C: number of classes, at least 2.
         lam: price of the norm, in (0, 1).
         epsilon: excess over the minimum, at least 0.
-
-    Returns:
-        The radius. It is exact in the limit of a small epsilon; otherwise it is a little too small to the right of g*.
 
     Paper: 004, Proposition C.2, corrected.
     Tests: tests/theory/test_minima.py::test_printed_radius_is_too_small
@@ -240,9 +198,6 @@ def regularized_batch_norm(C: int, lam: float) -> float:
         C: number of classes, at least 2.
         lam: weight decay, above 0.
 
-    Returns:
-        m_reg.
-
     Paper: 004, Theorem 2.2, with the sign of the first logarithm corrected.
     Tests: tests/theory/test_minima.py::test_batch_norm_minimum_is_reached_through_batch_normalisation
 
@@ -257,55 +212,74 @@ def regularized_batch_norm(C: int, lam: float) -> float:
 
 @dataclass(frozen=True)
 class Frame:
-    """A symmetric point of the unconstrained feature model: W H_i = gap (I - J) + common J, and one bias for all.
+    """A symmetric point of the unconstrained feature model: W H_i = gap (I - J) + common J, and one bias for all."""
 
-    Attributes:
-        loss: the objective there, penalties included.
-        gap: true minus false logit, >= 0.
-        common: eigenvalue of W H_i along the vector of ones; 0 for a simplex frame.
-        bias: the bias of every class, which is added to the logits.
-    """
+    loss: float  # the objective there, penalties included
+    gap: float  # true minus false logit, >= 0
+    common: float  # eigenvalue of W H_i along the vector of ones; 0 for a simplex frame
+    bias: float  # the bias of every class, which is added to the logits
 
-    loss: float
-    gap: float
-    common: float
-    bias: float
+    @classmethod
+    def of_binary_cross_entropy(cls, K: int, c: float, lambda_b: float) -> "Frame":
+        """Minimise softplus(-z_true) + (K-1) softplus(z_false) + c [(K-1) gap + |common|] + K lambda_b bias^2/2.
+
+        An infinite lambda_b means that there is no bias.
+        """
+        shared = _shared_offset(K, c)
+        common_is_cheaper = shared < 0 and (lambda_b == math.inf or lambda_b * -shared > c)
+        if c < 1.0 / K:
+            # f = sigmoid(z_false) decides everything. It is c with a free bias and grows with lambda_b, up to 2c.
+            if common_is_cheaper:
+                f = 2.0 * c
+            elif lambda_b == math.inf:
+                # An offset of zero is optimal: a + f = cK along z_true = (K-1)/K gap, z_false = -gap/K.
+                high = 2.0 * K * (1.0 + abs(logit(c * K / 2.0)))
+                gap = bisect(lambda g: c * K - sigmoid(-g * (K - 1) / K) - sigmoid(-g / K), 0.0, high)
+                f = sigmoid(-gap / K)
+            elif lambda_b == 0 or K == 2:
+                f = c
+            else:
+                f = bisect(lambda f: f - c + lambda_b * _mean_logit(K, c, f), 0.0, min(2.0 * c, c * K))
+            z_true, z_false = -logit(c * K - f), logit(f)
+            gap, offset = z_true - z_false, (z_true + (K - 1) * z_false) / K
+        else:
+            gap = 0.0
+            if lambda_b == 0:
+                offset = -math.log(K - 1)
+            elif common_is_cheaper:
+                offset = shared
+            elif lambda_b == math.inf:
+                offset = 0.0
+            else:
+                offset = bisect(lambda m: sigmoid(m) - 1.0 / K + lambda_b * m, -math.log(K - 1) - 1.0, 1.0)
+        if lambda_b == math.inf:
+            bias = 0.0
+        elif lambda_b * abs(offset) > c:
+            bias = math.copysign(c / lambda_b, offset)
+        else:
+            bias = offset
+        common = K * (offset - bias)
+        z_true, z_false = offset + gap * (K - 1) / K, offset - gap / K
+        penalty = c * ((K - 1) * gap + abs(common)) + (K * lambda_b * bias**2 / 2.0 if bias != 0.0 else 0.0)
+        return cls(log1pexp(-z_true) + (K - 1) * log1pexp(z_false) + penalty, gap, common, bias)
 
 
 @dataclass(frozen=True)
 class UnconstrainedMinimum:
-    """Global minimum of the unconstrained feature model on balanced classes.
+    """Global minimum of the unconstrained feature model on balanced classes."""
 
-    Attributes:
-        loss: the minimum f*, penalties included.
-        rho: minus the gap between the true and the false logit, <= 0.
-        w_norm2: squared norm of each classifier row.
-        h_norm2: squared norm of each feature.
-        z_true: logit of the true class, bias included.
-        z_false: logit of each other class, bias included.
-        bias: the common bias that goes with it, which is added to the logits.
-        common: eigenvalue of W H_i along the vector of ones; 0 for a simplex frame, z_true for an orthogonal frame.
-    """
-
-    loss: float
-    rho: float
-    w_norm2: float
-    h_norm2: float
-    z_true: float
-    z_false: float
-    bias: float
-    common: float
+    loss: float  # the minimum f*, penalties included
+    rho: float  # minus the gap between the true and the false logit, <= 0
+    w_norm2: float  # squared norm of each classifier row
+    h_norm2: float  # squared norm of each feature
+    z_true: float  # logit of the true class, bias included
+    z_false: float  # logit of each other class, bias included
+    bias: float  # the common bias that goes with it, which is added to the logits
+    common: float  # eigenvalue of W H_i along the vector of ones; 0 for a simplex frame, z_true for an orthogonal frame
 
 
 def unconstrained(
-    loss: str | nn.Module,
-    K: int,
-    n: int,
-    lambda_w: float,
-    lambda_h: float,
-    *,
-    bias: bool = True,
-    lambda_b: float = 0.0,
+    loss: str | nn.Module, K: int, n: int, lambda_w: float, lambda_h: float, *, bias: bool = True, lambda_b: float = 0.0
 ) -> UnconstrainedMinimum:
     r"""Global minimum of (1/N) sum L(W h + b, y) + lambda_w/2 ||W||^2 + lambda_h/2 ||H||^2 + lambda_b/2 ||b||^2.
 
@@ -317,9 +291,9 @@ def unconstrained(
     - mse with kappa = 1: s = max(beta - cK/2, 0). Without bias W H_i = s I, an orthogonal frame, d >= K, and
       f* = (s - beta)^2 + cKs. With a free bias W H_i = s (I - J), b = beta/K and f* = (K-1)/K (s - beta)^2 + c (K-1) s.
     - bce: W H_i = a (I - J) + common J. With a free bias and c < 1/K: common = 0, sigmoid(z_false) = c and
-      sigmoid(-z_true) = (K-1) c. A penalised bias binds when lambda_b |b| reaches c. From there on the offset moves
-      into the features: sigmoid(z_false) = 2c, sigmoid(-z_true) = (K-2) c, |b| = c/lambda_b and common < 0, which
-      needs d >= K. `bias_penalty_threshold` has the condition.
+      sigmoid(-z_true) = (K-1) c. If the bias is penalised, lambda_b |b| is at most c. Once it reaches c, the features
+      take over the rest of the offset: sigmoid(z_false) = 2c, sigmoid(-z_true) = (K-2) c, |b| = c/lambda_b and
+      common < 0, which needs d >= K. `bias_penalty_threshold` says when.
 
     Norms: W W' = sqrt(n lambda_h/lambda_w) |W H_i|, H_i' H_i = sqrt(lambda_w/(n lambda_h)) |W H_i|.
 
@@ -348,11 +322,8 @@ def unconstrained(
         >>> round(found.loss, 6), round(found.rho, 6)
         (0.721792, -3.993521)
     """
-    check_count("K", K)
-    check_count("n", n, least=1)
-    check_positive(lambda_w=lambda_w, lambda_h=lambda_h)
     check_nonnegative(lambda_b=lambda_b)
-    c = math.sqrt(n * lambda_w * lambda_h)
+    c = _price(K, n, lambda_w, lambda_h)
     theory = read(loss)
     if theory.answers(LossTheory.phi):
         found = contrastive.minimisers(theory.loss, K, c)
@@ -374,60 +345,16 @@ def unconstrained(
     )
 
 
-def squared_frame(K: int, c: float, beta: float, *, free_bias: bool) -> Frame:
-    """Minimum of squared error with kappa = 1 and beta >= 0, with a free bias or none; see `unconstrained`."""
-    s = max(beta - c * K / 2.0, 0.0)
-    if free_bias:
-        return Frame((K - 1) / K * (s - beta) ** 2 + c * (K - 1) * s, s, 0.0, beta / K)
-    return Frame((s - beta) ** 2 + c * K * s, s, s, 0.0)
-
-
-def binary_frame(K: int, c: float, lambda_b: float) -> Frame:
-    """Minimise softplus(-z_true) + (K-1) softplus(z_false) + c [(K-1) gap + |common|] + K lambda_b bias^2/2.
-
-    An infinite lambda_b means that there is no bias.
-    """
-    shared = _shared_offset(K, c)
-    common_is_cheaper = shared < 0 and (lambda_b == math.inf or lambda_b * -shared > c)
-    if c < 1.0 / K:
-        # f = sigmoid(z_false) decides everything. It is c with a free bias and grows with lambda_b, up to 2c.
-        if common_is_cheaper:
-            f = 2.0 * c
-        elif lambda_b == math.inf:
-            # An offset of zero is optimal: a + f = cK along z_true = (K-1)/K gap, z_false = -gap/K.
-            high = 2.0 * K * (1.0 + abs(logit(c * K / 2.0)))
-            gap = bisect(lambda g: c * K - sigmoid(-g * (K - 1) / K) - sigmoid(-g / K), 0.0, high)
-            f = sigmoid(-gap / K)
-        elif lambda_b == 0 or K == 2:
-            f = c
-        else:
-            f = bisect(lambda f: f - c + lambda_b * _mean_logit(K, c, f), 0.0, min(2.0 * c, c * K))
-        z_true, z_false = -logit(c * K - f), logit(f)
-        gap, offset = z_true - z_false, (z_true + (K - 1) * z_false) / K
-    else:
-        gap = 0.0
-        if lambda_b == 0:
-            offset = -math.log(K - 1)
-        elif common_is_cheaper:
-            offset = shared
-        elif lambda_b == math.inf:
-            offset = 0.0
-        else:
-            offset = bisect(lambda m: sigmoid(m) - 1.0 / K + lambda_b * m, -math.log(K - 1) - 1.0, 1.0)
-    if lambda_b == math.inf:
-        bias = 0.0
-    elif lambda_b * abs(offset) > c:
-        bias = math.copysign(c / lambda_b, offset)
-    else:
-        bias = offset
-    common = K * (offset - bias)
-    z_true, z_false = offset + gap * (K - 1) / K, offset - gap / K
-    penalty = c * ((K - 1) * gap + abs(common)) + (K * lambda_b * bias**2 / 2.0 if bias != 0.0 else 0.0)
-    return Frame(log1pexp(-z_true) + (K - 1) * log1pexp(z_false) + penalty, gap, common, bias)
+def _price(K: int, n: int, lambda_w: float, lambda_h: float) -> float:
+    """c, what the model pays per unit of the logits' nuclear norm."""
+    check_count("K", K)
+    check_count("n", n, least=1)
+    check_positive(lambda_w=lambda_w, lambda_h=lambda_h)
+    return math.sqrt(n * lambda_w * lambda_h)
 
 
 def _shared_offset(K: int, c: float) -> float:
-    """Mean logit at which features and a bias with lambda_b |b| = c are equally cheap ways to shift all logits."""
+    """Mean logit at which features and a bias with lambda_b |b| = c shift all logits at the same cost."""
     return _mean_logit(K, c, 2.0 * c) if c < 1.0 / K else logit(1.0 / K + c)
 
 
@@ -443,21 +370,18 @@ def bias_penalty_threshold(K: int, n: int, lambda_w: float, lambda_h: float) -> 
 
     Why: In Z = W H the objective is convex, because the penalties of W and H are c times the nuclear norm. So the
     minimum has the symmetry of the classes: Z = a (I - J) + common J, and one bias b. The offset common/K + b of all
-    logits can be paid for in two ways: c|common| through the features, or K lambda_b b^2/2 through the bias. At the
-    margin the bias is cheaper as long as lambda_b |b| < c. Setting the derivative in a to 0 gives
-    sigmoid(-z_true) + sigmoid(z_false) = cK. Setting that in the offset to 0 gives
+    logits can be paid for in two ways: c|common| through the features, or K lambda_b b^2/2 through the bias. The next
+    bit of offset is cheaper through the bias as long as lambda_b |b| < c. At the minimum the derivative in a is 0, so
+    sigmoid(-z_true) + sigmoid(z_false) = cK. The derivative in the offset is 0 too, so
     (K-1) sigmoid(z_false) - sigmoid(-z_true) = -K lambda_b b. Both ways cost the same at lambda_b b = -c. There
-    sigmoid(z_false) = 2c and sigmoid(-z_true) = (K-2)c, and m is the offset that these two logits need.
+    sigmoid(z_false) = 2c and sigmoid(-z_true) = (K-2)c, and m is the offset that these two logits need. If c >= 1/K,
+    the frame itself has vanished, and m is given by sigmoid(m) = 1/K + c.
 
     Args:
-        K: number of classes, at least 2.
-        n: samples per class.
-        lambda_w: penalty of the classifier, above 0.
-        lambda_h: penalty of the features, above 0.
+        K, n, lambda_w, lambda_h: as in `unconstrained`.
 
     Returns:
-        The threshold, or infinity if the penalty never binds (K = 2, whose offset is 0, or m >= 0). If c >= 1/K, the
-        frame itself has vanished, and m is given by sigmoid(m) = 1/K + c.
+        The threshold, or infinity if the minimum is always a pure frame (K = 2, whose offset is 0, or m >= 0).
 
     Paper: none; derived here.
     Tests: tests/theory/test_minima.py::test_bias_penalty_binds_exactly_above_its_threshold
@@ -466,9 +390,6 @@ def bias_penalty_threshold(K: int, n: int, lambda_w: float, lambda_h: float) -> 
         >>> round(bias_penalty_threshold(10, 10, 5e-3, 5e-3), 6)
         0.005478
     """
-    check_count("K", K)
-    check_count("n", n, least=1)
-    check_positive(lambda_w=lambda_w, lambda_h=lambda_h)
-    c = math.sqrt(n * lambda_w * lambda_h)
+    c = _price(K, n, lambda_w, lambda_h)
     offset = _shared_offset(K, c)
     return c / -offset if offset < 0 else math.inf

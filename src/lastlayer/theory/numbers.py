@@ -1,11 +1,13 @@
-"""Numerics that know nothing of losses: checks, stable scalars, roots and minima, L-BFGS from many starts, threads."""
+"""Numerics that know nothing of losses: checks, stable scalars, roots and minima, L-BFGS from many starts, threads.
+
+Tests: tests/theory/test_numbers.py.
+"""
 
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -45,7 +47,7 @@ def check_share(**values: float) -> None:
 
 
 def log1pexp(x: float) -> float:
-    """log(1 + e^x) without overflow; tensors have `softplus`."""
+    """log(1 + e^x) without overflow."""
     return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
@@ -65,14 +67,8 @@ def logit(p: float) -> float:
     return math.log(p) - math.log1p(-p)
 
 
-def logaddexp(x: float, y: float) -> float:
-    """log(e^x + e^y); either may be minus infinity."""
-    high, low = max(x, y), min(x, y)
-    return high if low == -math.inf else high + math.log1p(math.exp(low - high))
-
-
 def exp(x: float) -> float:
-    """e^x, or infinity if a float overflows. A constant of a bound may be that large."""
+    """e^x, or infinity if that is too large for a float, as constants of bounds may be."""
     return math.exp(x) if x < 709.0 else math.inf
 
 
@@ -106,7 +102,7 @@ def golden(f: Callable[[float], float], low: float, high: float, *, tolerance: f
 
 
 def minimise(f: Callable[[float], float], low: float, high: float, *, points: int = 400) -> float:
-    """Global minimiser of a function with few valleys. A grid finds the lowest valley, golden section its bottom."""
+    """Global minimiser of a function with few valleys. A grid finds the lowest valley, and `golden` its bottom."""
     width = (high - low) / points
     best = min((low + i * width for i in range(points + 1)), key=f)
     refined = golden(f, max(low, best - width), min(high, best + width))
@@ -129,15 +125,12 @@ def threads_for(entries: int) -> Iterator[None]:
 def side_by_side(job: Callable[[Item], Result], items: Sequence[Item], entries: int) -> list[Result]:
     """Do the job for each item. As many jobs run at once as torch has threads, each on one thread.
 
-    Whole jobs on separate cores never wait for each other. Two threads inside one operation do, at every operation.
+    Jobs on separate cores never wait for each other. Two threads inside one operation do, at every operation.
 
     Args:
         job: must not depend on the other items.
-        items: what to do the job for.
+        items: what to do the job for. The results have the same order.
         entries: how many entries one step of a job touches.
-
-    Returns:
-        The results, in the order of the items.
     """
     workers = min(torch.get_num_threads(), len(items))
     with threads_for(0 if workers > 1 else entries):
@@ -148,8 +141,7 @@ def side_by_side(job: Callable[[Item], Result], items: Sequence[Item], entries: 
             return list(pool.map(job, items))
 
 
-@dataclass
-class Ends:
+class Ends(NamedTuple):
     """Where each start of L-BFGS ended."""
 
     points: Tensor  # (S, P)
@@ -160,12 +152,7 @@ class Ends:
 
 def join(parts: list[Ends]) -> Ends:
     """The results of several groups of starts as one."""
-    return Ends(
-        torch.cat([part.points for part in parts]),
-        torch.cat([part.values for part in parts]),
-        torch.cat([part.gradients for part in parts]),
-        torch.cat([part.iterations for part in parts]),
-    )
+    return Ends(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 class _History:
@@ -199,7 +186,7 @@ class _History:
             self.gram[:, position, : 2 * m] = dots
         self.gram[:, 2 * m, 2 * m] = torch.linalg.vecdot(gradient, gradient)
         curvature, length = pair[:, slot, 1], pair[:, m + slot, 1]
-        # A pair without positive curvature would make the metric indefinite. It is left out: its slot counts as empty.
+        # A pair without positive curvature would make the metric indefinite. So its slot counts as empty.
         usable = curvature > 1e-14 * (pair[:, slot, 0] * length).sqrt()
         self.inverse[:, slot] = torch.where(usable, 1.0 / curvature, 0.0)
         self.scale = torch.where(usable, curvature / length, self.scale)
@@ -226,10 +213,8 @@ def _line_search(
     """One weak Wolfe step per start, by bracketing and bisection.
 
     Near a minimum the decrease is smaller than rounding errors. There a step counts as a decrease if the slope has
-    shrunk enough (the approximate Wolfe condition of Hager and Zhang).
-
-    Returns:
-        The new points, values and gradients, and for which starts the search worked.
+    shrunk enough (the approximate Wolfe condition of Hager and Zhang). Returns the new points, values and gradients,
+    and for which starts the search worked.
     """
     size = first.clone()
     low, high = torch.zeros_like(size), torch.full_like(size, torch.inf)
@@ -282,9 +267,8 @@ def lbfgs(
     A start ends when norm(points, gradients) <= tolerance, when no step helps, or at the limit of iterations.
 
     If the line search of a start fails, the start forgets its history and tries steepest descent. If that fails too,
-    the start ends: it is as low as float64 allows, or it sits at a kink. A start also ends if over `patience`
-    iterations its value fell by less than 1e-7 of itself and its gradient did not shrink. Then there is no minimum
-    with a vanishing gradient nearby.
+    the start ends: it is as low as float64 allows, or it is at a kink. A start also ends if over `patience` iterations
+    its value fell by less than 1e-7 of itself and its gradient did not shrink. Then no smooth minimum is near.
     """
     found = Ends(points.clone(), *evaluate(points), torch.zeros(len(points), dtype=torch.int64))
     x, f, g = found.points.clone(), found.values.clone(), found.gradients.clone()

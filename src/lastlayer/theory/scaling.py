@@ -14,22 +14,6 @@ from torch.nn import functional as F
 from lastlayer.theory.loss_theory import read
 from lastlayer.theory.numbers import check_count, check_positive, minimise, threads_for
 
-__all__ = [
-    "Collapse",
-    "Fit",
-    "bias_threshold",
-    "decay_rate",
-    "fit_exponential",
-    "fit_inverse",
-    "fit_power",
-    "gradients",
-    "optimal_bias_limit",
-    "predicted_exponent",
-    "predicted_power",
-    "step",
-    "steps_to_collapse",
-]
-
 
 def gradients(
     features: Tensor,
@@ -87,21 +71,16 @@ def step(
     r"""Change of every unbiased score s_ij = scale * w_j.h_i in one gradient step, new minus old.
 
     -scale lr w_j.df/dh_i - scale lr df/dw_j.h_i + scale lr^2 df/dw_j.df/dh_i. As the scale goes to 0 this is
-    O(scale^2), so the cosines move by O(scale) and the steps to collapse grow like 1/scale. As the scale grows and the
-    biases are fixed, the change decays exponentially at `decay_rate`, if the critical condition holds.
+    O(scale^2), so the cosines move by O(scale) and the steps to collapse grow like 1/scale. If the scale grows, the
+    biases are fixed and the critical condition holds, then the change decays exponentially at `decay_rate`.
 
     Args:
-        features: [N, d], unit rows in the paper.
-        weight: classifier rows, [K, d].
-        target: labels, [N].
-        scale: the scale gamma.
+        features, weight, target, scale, bias, loss: as in `gradients`. In the paper all rows have norm 1.
         lr: learning rate eta of the mean loss.
-        bias: [K], subtracted from the scores; None for zero.
-        loss: "ce" or "bce", or such a loss Module.
 
     Returns:
         [N, K]. The left side of the paper's Equation 207 has the opposite sign: it is old minus new. The step does not
-        return to the sphere.
+        set norms back to 1.
 
     Paper: 003, Theorems 5 and 6.
     Tests: tests/theory/test_scaling.py::test_step_against_an_actual_step
@@ -118,19 +97,16 @@ def step(
 
 
 def decay_rate(cosines: Tensor, target: Tensor, *, loss: str | nn.Module = "ce") -> float:
-    r"""Exponential rate in the scale at which the score change vanishes, for fixed biases.
+    r"""The exponential rate at which the score change vanishes as the scale grows, for fixed biases.
 
     |step| = O(scale^2 e^{-rate scale}). For cross-entropy the rate is the smallest margin
     cos_iy - max_{j != y} cos_ij. For binary cross-entropy it is the smallest |cos_ij|, if all true cosines are
-    positive and all false ones negative.
+    positive and all false ones negative. If the rate is 0 or less, the critical condition (I for ce, II for bce) fails
+    and nothing decays.
 
     Args:
         cosines: w_j.h_i for unit rows, [N, K].
-        target: labels, [N].
-        loss: "ce" or "bce", or such a loss Module.
-
-    Returns:
-        The rate. If it is 0 or less, the critical condition (I for ce, II for bce) fails and nothing decays.
+        target, loss: as in `gradients`.
 
     Paper: 003, Theorems 5(2) and 6(2).
     Tests: tests/theory/test_scaling.py::test_step_is_quadratic_for_small_and_exponential_for_large_scales
@@ -147,17 +123,11 @@ def decay_rate(cosines: Tensor, target: Tensor, *, loss: str | nn.Module = "ce")
 
 @dataclass(frozen=True)
 class Collapse:
-    """Steps until collapse, one row per start and one column per scale.
+    """Steps until collapse, one row per start and one column per scale."""
 
-    Attributes:
-        scales: the scales, [G].
-        steps: gradient steps until the stopping rule held, [starts, G]; -1 if it did not within the limit.
-        bias_mean: mean bias at the end, [starts, G].
-    """
-
-    scales: Tensor
-    steps: Tensor
-    bias_mean: Tensor
+    scales: Tensor  # the scales, [G]
+    steps: Tensor  # gradient steps until the stopping rule held, [starts, G]; -1 if it did not within the limit
+    bias_mean: Tensor  # mean bias at the end, [starts, G]
 
     def reached(self) -> tuple[Tensor, Tensor]:
         """The scales that collapsed from every start, and their median steps as float64, ready for a fit."""
@@ -196,10 +166,7 @@ def steps_to_collapse(
         max_steps: give up after this many steps.
         bias: initial value of the trained biases; None for a model without bias.
         starts: number of random starting points.
-        seed: of the starting points.
-
-    Returns:
-        Collapse: `.steps` is -1 for a scale that did not collapse in time.
+        seed: seed of the starting points.
 
     Paper: 003, Equation 217 and Appendix F, on the unconstrained sphere model instead of a network.
     Tests: tests/theory/test_scaling.py::test_small_scales_take_one_over_the_scale_only_up_to_three_classes
@@ -283,8 +250,8 @@ def bias_threshold(K: int) -> float:
 def optimal_bias_limit(K: int, scale: float) -> float:
     r"""What BCE's optimal bias approaches at a large scale: (scale (K-2)/(K-1) + log(K-1)) / 2.
 
-    It grows with the scale. The paper's Lemma 21 fixes the bias and so leaves this out. With the optimal bias, BCE's
-    residual decays with half the exponent of cross-entropy.
+    It grows with the scale. The paper's Lemma 21 does not see this, because it fixes the bias. With the optimal bias,
+    BCE's residual decays with half the exponent of cross-entropy.
 
     Args:
         K: number of classes, at least 2.
@@ -304,16 +271,16 @@ def optimal_bias_limit(K: int, scale: float) -> float:
 def predicted_exponent(loss: str | nn.Module, K: int, scale: float | None = None) -> float:
     r"""Exponent b with which the steps to collapse should grow like e^{b scale}: K/(K-1) for ce, K/(2(K-1)) for bce.
 
-    Near collapse the loss's residual drives everything, and it decays with this exponent (for BCE, at its optimal
-    bias). The scores of cross-entropy move by scale^2 times the residual. At a finite scale this slows the growth, down
-    to b - 2/scale. The slowest part of BCE is its trained bias. Its gradient has no factor of the scale, so its local
+    Near collapse the loss's residual drives everything. It decays with this exponent (for BCE, at its optimal bias).
+    The scores of cross-entropy move by scale^2 times the residual. At a finite scale this slows the growth, down to
+    b - 2/scale. The slowest part of BCE is its trained bias. Its gradient has no factor of the scale, so its local
     exponent is b. For K = 10 the paper fits 0.87 and 0.52, and the limits are 1.111 and 0.556.
 
     Args:
         loss: "ce" or "bce", or such a loss Module.
         K: number of classes, at least 2.
-        scale: at which scale to give the lower end of the local exponent. None gives the limit of large scales, which
-            is its upper end.
+        scale: the local exponent at a finite scale lies in a range. With a scale we give its lower end, with None its
+            upper end, which is the limit of large scales.
 
     Paper: 003, Equation 219; the prediction is derived from Theorems 1 and 2.
     Tests: tests/theory/test_scaling.py::test_large_scale_limits
@@ -329,13 +296,11 @@ def predicted_exponent(loss: str | nn.Module, K: int, scale: float | None = None
 def predicted_power(K: int) -> int:
     r"""Power p with which the steps of the sphere model should grow like scale^-p as the scale goes to 0.
 
-    It is 1 for K <= 3, else 2.
-
-    To first order in the scale, the loss is log K minus the scale times a linear function of the cosines. Every
-    collapsed configuration with sum_k w_k = 0 minimises that. Two or three unit vectors that sum to zero are a simplex
-    frame. Four or more need not be one: only the term of second order, scale^2, drives them to equal angles. The paper
-    argues that one step moves the cosines by O(scale), so that it takes a/scale steps. That is true only for the first
-    phase.
+    It is 1 for K <= 3, else 2. To first order in the scale, the loss is log K minus the scale times a linear function
+    of the cosines. Every collapsed configuration with sum_k w_k = 0 minimises that. Two or three unit vectors that sum
+    to zero are a simplex frame. Four or more need not be one: only the term of second order, scale^2, drives them to
+    equal angles. The paper argues that one step moves the cosines by O(scale), so that collapse takes a/scale steps.
+    That is true only for the first phase.
 
     Args:
         K: number of classes, at least 2.
@@ -353,21 +318,14 @@ def predicted_power(K: int) -> int:
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted curve. Call it with x.
+    """A fitted curve. Call it with x."""
 
-    Attributes:
-        kind: "inverse" (a/x + c), "exponential" (a e^(b x) + c) or "power" (a x^b + c).
-        a, b, c: its constants; b is -1 for the inverse.
-        r2: share of the variance that the curve explains.
-        aic: Akaike's criterion for Gaussian errors, N log(RSS/N) + 2 (number of constants + 1). Lower is better.
-    """
-
-    kind: str
+    kind: str  # "inverse" (a/x + c), "exponential" (a e^(b x) + c) or "power" (a x^b + c)
     a: float
-    b: float
+    b: float  # -1 for the inverse
     c: float
-    r2: float
-    aic: float
+    r2: float  # share of the variance that the curve explains
+    aic: float  # Akaike's criterion for Gaussian errors, N log(RSS/N) + 2 (number of constants + 1). Lower is better.
 
     def __call__(self, x: float) -> float:
         """The fitted value at x."""
@@ -388,7 +346,7 @@ def _data(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor, least: int) 
 
 
 def _linear(shape: Tensor, y: Tensor) -> tuple[float, float, float]:
-    """Least squares a * shape + c, and the sum of squared residuals. Centred, so that no digits are lost to c."""
+    """a and c of least squares for a * shape + c, and the sum of squared residuals. Centring saves digits."""
     centred = shape - shape.mean()
     spread = float(centred @ centred)
     a = float(centred @ (y - y.mean())) / spread if spread > 0 else 0.0
@@ -396,17 +354,14 @@ def _linear(shape: Tensor, y: Tensor) -> tuple[float, float, float]:
     return a, c, float(((y - a * shape - c) ** 2).sum())
 
 
-def _finish(kind: str, b: float, shape: Tensor, y: Tensor, constants: int) -> Fit:
-    a, c, rss = _linear(shape, y)
+def _fit(kind: str, y: Tensor, shape: Callable[[float], Tensor], low: float, high: float) -> Fit:
+    """Variable projection: for each b the best a and c are linear, so only b is searched, from low to high."""
+    b = minimise(lambda b: _linear(shape(b), y)[2], low, high, points=300) if low < high else low
+    a, c, rss = _linear(shape(b), y)
     total = float(((y - y.mean()) ** 2).sum())
-    size = len(y)
+    size, constants = len(y), 3 if low < high else 2
     aic = size * math.log(max(rss, 1e-300) / size) + 2.0 * (constants + 1)
     return Fit(kind, a, b, c, 1.0 - rss / total if total > 0 else 1.0, aic)
-
-
-def _search(shape: Callable[[float], Tensor], low: float, high: float, y: Tensor) -> float:
-    """Variable projection: for each b the best a and c are linear, so only b is searched."""
-    return minimise(lambda b: _linear(shape(b), y)[2], low, high, points=300)
 
 
 def fit_inverse(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor) -> Fit:
@@ -415,9 +370,6 @@ def fit_inverse(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor) -> Fit
     Args:
         x: scales, not 0.
         y: steps to collapse.
-
-    Returns:
-        Fit with b = -1.
 
     Paper: 003, Equation 218.
     Tests: tests/theory/test_scaling.py::test_published_inverse_fits
@@ -430,7 +382,7 @@ def fit_inverse(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor) -> Fit
     xs, ys = _data(x, y, 2)
     if (xs == 0).any():
         raise ValueError("x must not contain 0")
-    return _finish("inverse", -1.0, 1.0 / xs, ys, 2)
+    return _fit("inverse", ys, lambda b: 1.0 / xs, -1.0, -1.0)
 
 
 def fit_exponential(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor, *, limit: float = 40.0) -> Fit:
@@ -439,10 +391,8 @@ def fit_exponential(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor, *,
     Args:
         x: scales.
         y: steps to collapse.
-        limit: b is searched in (0, limit / (max x - min x)], so that the curve grows.
-
-    Returns:
-        Fit. If the data lie on a straight line, b ends at the lower end of the range, where the curve is a line.
+        limit: b is searched in (0, limit / (max x - min x)], so that the curve grows. If the data lie on a straight
+            line, b ends at the lower end of this range, where the curve is a line.
 
     Paper: 003, Equation 219.
     Tests: tests/theory/test_scaling.py::test_published_exponential_fits
@@ -455,13 +405,9 @@ def fit_exponential(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor, *,
     """
     xs, ys = _data(x, y, 3)
     spread, top = float(xs.max() - xs.min()), float(xs.max())
-
-    def shape(b: float) -> Tensor:
-        return torch.exp(b * (xs - top))  # in (0, 1]; e^(b x) itself would overflow for large b
-
-    b = _search(shape, 1e-4 / spread, limit / spread, ys)
-    fit = _finish("exponential", b, shape(b), ys, 3)
-    return replace(fit, a=fit.a * math.exp(-b * top))
+    # We fit e^(b (x - top)), which lies in (0, 1]. For a large b, e^(b x) would overflow.
+    fit = _fit("exponential", ys, lambda b: torch.exp(b * (xs - top)), 1e-4 / spread, limit / spread)
+    return replace(fit, a=fit.a * math.exp(-fit.b * top))
 
 
 def fit_power(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor, *, limit: float = 40.0) -> Fit:
@@ -471,9 +417,6 @@ def fit_power(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor, *, limit
         x: scales, above 0.
         y: steps to collapse.
         limit: largest b tried.
-
-    Returns:
-        Fit.
 
     Paper: none; 003 fits only the exponential.
     Tests: tests/theory/test_scaling.py::test_fits_recover_their_own_curves
@@ -487,10 +430,5 @@ def fit_power(x: Sequence[float] | Tensor, y: Sequence[float] | Tensor, *, limit
     if (xs <= 0).any():
         raise ValueError("x must be positive")
     top = float(xs.max())
-
-    def shape(b: float) -> Tensor:
-        return (xs / top) ** b
-
-    b = _search(shape, 1e-4, limit, ys)
-    fit = _finish("power", b, shape(b), ys, 3)
-    return replace(fit, a=fit.a * top**-b)
+    fit = _fit("power", ys, lambda b: (xs / top) ** b, 1e-4, limit)
+    return replace(fit, a=fit.a * top**-fit.b)

@@ -7,6 +7,7 @@ Tests: tests/theory/test_unconstrained.py.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,9 @@ from torch import Tensor, nn
 from lastlayer import losses
 from lastlayer.geometry import Geometry, measure
 from lastlayer.theory import minima, numbers
+from lastlayer.theory.dynamics import loss_of_features
 from lastlayer.theory.landscape import Curvature, smallest_curvature
-from lastlayer.theory.loss_theory import LossTheory, NoFormula, loss_of_features, theory_of
+from lastlayer.theory.loss_theory import LossTheory, NoFormula, has_class_weights, theory_of
 from lastlayer.theory.numbers import check_count, check_nonnegative, check_positive, threads_for
 
 Parts = tuple[Tensor, Tensor, Tensor]  # W (..., K, d), H (..., N, d), b (..., K)
@@ -30,71 +32,49 @@ NEGATIVE = -1e-8  # curvature below this is negative
 class Certificate:
     """What is known about a point.
 
-    On spheres with a large scale the minimum itself is below 1e-8, and points far from collapse are that close to it.
-    Then only `geometry` tells them apart.
+    `kind` is one of
 
-    Attributes:
-        kind: one of
+    - "global minimum": within 1e-8 of the closed form, or within 1e-7 of a lower bound
+    - "strict saddle": there is a direction of negative curvature
+    - "spurious": critical, without negative curvature, and above the global minimum
+    - "local minimum": critical, without negative curvature, and no global value is known
+    - "critical point": the curvature was not computed
+    - "not critical"
+    - "not smooth": the loss is piecewise. Gradient norm and curvature say nothing, only the gap counts.
 
-            - "global minimum": within 1e-8 of the closed form, or within 1e-7 of a lower bound
-            - "strict saddle": there is a direction of negative curvature
-            - "spurious": critical, without negative curvature, and above the global minimum
-            - "local minimum": critical, without negative curvature, and no global value is known
-            - "critical point": the curvature was not computed
-            - "not critical"
-            - "not smooth": the loss is piecewise. Gradient norm and curvature say nothing, only the gap counts.
-        value: the objective.
-        gradient_norm: norm of its gradient; on spheres, of the tangent gradient.
-        closed_form: the global minimum in closed form, or None.
-        gap: value minus `closed_form`, or without one, value minus `lower_bound`. None without either, or if the
-            bound is vacuous.
-        lower_bound: a value that no W, H, b of any dimension can go below, for a loss that is convex in the logits. It
-            comes from the dual of the nuclear norm. It is 0, which is vacuous, if that says no more. None for other
-            losses.
-        curvature: smallest Hessian eigenvalue with its direction, or None.
-        escape: unit direction (dW, dH, db) along which a strict saddle falls, or None.
-        geometry: every measure of lastlayer.geometry at this point.
-        starts: how many starts ended at this value.
+    On spheres with a large scale the minimum itself is below 1e-8, and the values of points far from collapse are that
+    close to it. Then only `geometry` tells them apart.
     """
 
     kind: str
-    value: float
-    gradient_norm: float
-    closed_form: float | None
+    value: float  # the objective
+    gradient_norm: float  # norm of its gradient; on spheres, of the tangent gradient
+    closed_form: float | None  # the global minimum in closed form, if it is known
+    # value minus `closed_form`, or without one, value minus `lower_bound`. None without either, or if the bound is 0.
     gap: float | None
+    # A value that no W, H, b of any dimension can go below, for a loss that is convex in the logits. It comes from the
+    # dual of the nuclear norm. A bound of 0 is vacuous. None for other losses.
     lower_bound: float | None
-    curvature: Curvature | None
-    escape: Parts | None
-    geometry: Geometry
-    starts: int
+    curvature: Curvature | None  # smallest Hessian eigenvalue with its direction, if it was computed
+    escape: Parts | None  # unit direction (dW, dH, db) along which a strict saddle falls
+    geometry: Geometry  # every measure of lastlayer.geometry at this point
+    starts: int  # how many starts ended at this value
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The best of all starts, and what became of the others.
+    """The best of all starts, and what became of the others."""
 
-    Attributes:
-        loss: the objective there, penalties included.
-        weight: classifier rows W, [K, d], float64; unit rows on spheres.
-        features: H, [N, d], sorted by class; unit rows on spheres.
-        bias: b, [K]. In the Euclidean model it is added to the logits, on spheres it is subtracted from the scores.
-        target: labels of the features, [N].
-        certificate: what is known of this point.
-        values: objective at the end of each start, [S].
-        gradient_norms: gradient norm there, [S].
-        iterations: iterations of each start, [S].
-        certificates: one for each distinct value that a start ended at, lowest first. `certificate` is the first.
-    """
-
-    loss: float
-    weight: Tensor
-    features: Tensor
-    bias: Tensor
-    target: Tensor
-    certificate: Certificate
-    values: Tensor
-    gradient_norms: Tensor
-    iterations: Tensor
+    loss: float  # the objective there, penalties included
+    weight: Tensor  # classifier rows W, [K, d], float64; unit rows on spheres
+    features: Tensor  # H, [N, d], sorted by class; unit rows on spheres
+    bias: Tensor  # b, [K]. It is added to the logits, but on spheres it is subtracted from the scores.
+    target: Tensor  # labels of the features, [N]
+    certificate: Certificate  # what is known of this point
+    values: Tensor  # objective at the end of each start, [S]
+    gradient_norms: Tensor  # gradient norm there, [S]
+    iterations: Tensor  # iterations of each start, [S]
+    # one for each distinct value that a start ended at, lowest first. `certificate` is the first.
     certificates: tuple[Certificate, ...]
 
 
@@ -110,11 +90,11 @@ class UnconstrainedFeatures:
         n: samples per class, or K numbers for unbalanced classes.
         d: dimension of the features.
         loss: a create name or a loss Module. `large-margin` takes features and weight, so there is no bias.
-            `arc-margin` takes cosines, so it needs `normalized=True`, and it brings its own scale. The distillation
-            losses need a teacher and are refused. `ln` has no minimum: it does not see the norms, the penalties drive
-            them to 0, and no start converges. A Module from elsewhere works if it maps (logits, target) to a mean and
-            is differentiable.
-        lambda_w, lambda_h, lambda_b: penalties. The first two must be above 0 in the Euclidean model, because without
+            `arc-margin` takes cosines, so it needs `normalized=True`, and it has its own scale. The distillation losses
+            need a teacher, so they raise ValueError. `ln` has no minimum: it does not see the norms, the penalties
+            drive them to 0, and no start converges. A Module from elsewhere works if it maps (logits, target) to a mean
+            and is differentiable.
+        lambda_w, lambda_h, lambda_b: penalties. In the Euclidean model the first two must be above 0, because without
             them most losses do not attain their infimum.
         normalized: whether rows lie on spheres.
         scale: the scale of the sphere model, above 0. None means 16, the default of NormalizedHead.
@@ -167,18 +147,20 @@ class UnconstrainedFeatures:
         if isinstance(self.loss, losses.Loss) and self.loss.needs_teacher:
             raise ValueError(f"{self.theory.name} needs a teacher, which the unconstrained feature model does not have")
         if "cosines" in takes and not normalized:
-            name = self.theory.name
-            raise ValueError(f"{name} takes cosines; give normalized=True (a scale on the command line)")
+            raise ValueError(f"{self.theory.name} takes cosines; give normalized=True (a scale on the command line)")
         self.bias = bias and "cosines" not in takes and "weight" not in takes
         self._loss_scale = 1.0 if "cosines" in takes else self.scale
+        # A formula for the loss holds if each class weighs the same: no class weights, and no class is ignored.
+        self._classes_weigh_the_same = (
+            isinstance(self.loss, losses.Loss)
+            and not has_class_weights(self.loss)
+            and not 0 <= self.loss.hyperparameters().get("ignore_index", -100) < K
+        )
+        self._sizes = [K * d, sum(counts) * d, K]  # number of entries of W, H and b
+        self._entries = sum(self._sizes)
 
     def objective(self, weight: Tensor, features: Tensor, bias: Tensor) -> Tensor:
         """The objective at W [K, d], H [N, d], b [K]. On spheres the rows are normalized first.
-
-        Args:
-            weight: W, [K, d].
-            features: H, [N, d].
-            bias: b, [K].
 
         Example:
             >>> model = UnconstrainedFeatures(2, 1, 2, "ce", 0.1, 0.1)
@@ -214,19 +196,17 @@ class UnconstrainedFeatures:
         r"""Minimise from many random starts at once and certify where they ended.
 
         This runs L-BFGS in float64 on all starts together, in coordinates in which the penalties of W and H weigh the
-        same. It uses nothing of the symmetry of the solution.
+        same. It uses nothing of the symmetry of the solution. A start that cannot reach the tolerance keeps its last
+        point; see `gradient_norms`.
 
         Args:
             starts: number of random starts.
             tolerance: gradient norm at which a start has converged.
-            max_iterations: limit for each start. None means 3000, or 300 for piecewise losses. The gradient of those
-                does not vanish at a minimum. They come within about 1e-3 of it, and `gap` says how close.
-            seed: of the starts.
+            max_iterations: limit for each start. None means 3000, or 300 for piecewise losses, whose gradient does not
+                vanish at a minimum. They come within about 1e-3 of it, and `gap` says how close.
+            seed: seed of the starts.
             spread: typical norm of a starting row (Euclidean model).
             curvature: whether to compute the smallest Hessian eigenvalue. It is never computed for piecewise losses.
-
-        Returns:
-            Solution. A start that cannot reach the tolerance keeps its last point; see `gradient_norms`.
 
         Raises:
             ValueError: for fewer than one start, or a loss that is not finite at a random start.
@@ -234,23 +214,21 @@ class UnconstrainedFeatures:
         check_count("starts", starts, least=1)
         check_positive(tolerance=tolerance, spread=spread)
         limit = max_iterations if max_iterations is not None else 3000 if self.theory.smooth else 300
-        found = _Search(self).run(starts, seed=seed, spread=spread, tolerance=tolerance, max_iterations=limit)
+        search = _Search(self)
+        ends = search.run(starts, seed=seed, spread=spread, tolerance=tolerance, max_iterations=limit)
         with threads_for(self._entries):
-            return self._certified(found, curvature)
+            return self._certified(search.parts(ends.points), ends, search.norm(ends.points, ends.gradients), curvature)
 
     def certify(
         self, weight: Tensor, features: Tensor, bias: Tensor | None = None, *, curvature: bool = True
     ) -> Certificate:
-        """Say what is known of any point, such as a saddle made by hand.
+        """What is known of any point, such as a saddle made by hand.
 
         Args:
             weight: W, [K, d].
             features: H, [N, d], sorted by class like `target`.
             bias: b, [K]; zero if None.
-            curvature: whether to compute the smallest Hessian eigenvalue. It is never computed for piecewise losses.
-
-        Returns:
-            Certificate.
+            curvature: as in `solve`.
 
         Example:
             >>> model = UnconstrainedFeatures(4, 2, 4, "ce", 5e-3, 5e-3)
@@ -268,19 +246,14 @@ class UnconstrainedFeatures:
 
     def closed_form(self) -> float | None:
         """The global minimum, if a formula is known: for balanced classes and enough dimensions, else None."""
-        if not self._counts_all_alike() or len(set(self.counts)) != 1 or self.d < self.K - 1:
+        if not self._classes_weigh_the_same or len(set(self.counts)) != 1 or self.d < self.K - 1:
             return None
         try:
             if self.normalized:
                 return self.theory.sphere_minimum(self.K, self.scale, free_bias=self.bias and self.lambda_b == 0)
+            K, n = self.K, self.counts[0]
             found = minima.unconstrained(
-                self.loss,
-                self.K,
-                self.counts[0],
-                self.lambda_w,
-                self.lambda_h,
-                bias=self.bias,
-                lambda_b=self.lambda_b,
+                self.loss, K, n, self.lambda_w, self.lambda_h, bias=self.bias, lambda_b=self.lambda_b
             )
         except NoFormula:
             return None
@@ -290,18 +263,19 @@ class UnconstrainedFeatures:
     def lower_bound(self, parts: Parts) -> float | None:
         """A value below which the objective cannot fall, from the tangent of a convex loss at these W, H, b.
 
-        Let G be the gradient of the mean loss in Z = H W'. Then every Z' has L(Z' + b') >= L + <G, Z' - Z> +
-        g.(b' - b), and the penalties are at least l ||Z'||_*, l = sqrt(lambda_w lambda_h). <G, Z'> >= -||G|| ||Z'||_*.
-        So if ||G|| <= l, the best Z' costs nothing. Otherwise it costs at most (||G|| - l) ||Z'||_*, where
-        ||Z'||_* <= value/l at the minimum of a non-negative loss. With a free bias the bound is exact up to ||g||,
-        which vanishes at a critical point. If the tangent says less than 0, the bound is 0.
+        Let G and g be the gradients of the mean loss in Z = H W' and in b. Then every Z' and b' have
+        L(Z' + b') >= L + <G, Z' - Z> + g.(b' - b). The penalties of W and H are at least l ||Z'||_*, where
+        l = sqrt(lambda_w lambda_h), and <G, Z'> >= -||G|| ||Z'||_*. So if ||G|| <= l, the best Z' gains nothing.
+        Otherwise it gains at most (||G|| - l) ||Z'||_*, where ||Z'||_* <= value/l at the minimum of a non-negative
+        loss. With a free bias the bound is exact up to ||g||, which vanishes at a critical point. If the tangent says
+        less than 0, the bound is 0.
         """
-        if self.normalized or not self.theory.convex or not self._counts_all_alike():
+        if self.normalized or not self.theory.convex or not self._classes_weigh_the_same:
             return None
         weight, features, bias = (part.detach() for part in parts)
         logits = (features @ weight.mT).requires_grad_(True)
         offset = bias.clone().requires_grad_(True)
-        # the loss as a function of free logits: the identity takes the place of the classifier
+        # The loss as a function of free logits: the identity takes the place of the classifier.
         with torch.enable_grad():
             value = self._mean_loss(torch.eye(len(bias), dtype=logits.dtype), logits, offset)
         tangent, pull = torch.autograd.grad(value, [logits, offset], allow_unused=True)
@@ -343,61 +317,41 @@ class UnconstrainedFeatures:
             kind = "strict saddle"
         else:
             kind = "local minimum" if formula is None else "spurious"
-        escape = None
-        if kind == "strict saddle" and found is not None and isinstance(found.direction, tuple):
-            dw, dh, db = found.direction
-            escape = (dw, dh, db)
+        escape = cast(Parts, found.direction) if found is not None and kind == "strict saddle" else None
         weight, features, bias = (part.detach() for part in parts)
         sign = -1.0 if self.normalized else 1.0
         geometry = measure(features, self.target, weight, sign * bias)
         return Certificate(kind, value, norm, formula, gap, bound, found, escape, geometry, starts)
 
-    def _certified(self, found: "_Found", curvature: bool) -> Solution:
+    def _certified(self, parts: Parts, ends: numbers.Ends, norms: Tensor, curvature: bool) -> Solution:
         """Certify one start of each group that ended at the same value."""
         groups: list[list[int]] = []
-        for index in torch.argsort(found.values).tolist():
-            value = float(found.values[index])
-            if groups and value - float(found.values[groups[-1][0]]) <= 1e-7 * (1.0 + abs(value)):
+        for index in torch.argsort(ends.values).tolist():
+            value = float(ends.values[index])
+            if groups and value - float(ends.values[groups[-1][0]]) <= 1e-7 * (1.0 + abs(value)):
                 groups[-1].append(index)
             else:
                 groups.append([index])
         # The most critical point speaks for its group. A loss without a minimum may leave as many groups as starts.
-        chosen = [min(group, key=lambda i: float(found.gradient_norms[i])) for group in groups[:8]]
-        weight, features, bias = found.parts
+        chosen = [min(group, key=lambda i: float(norms[i])) for group in groups[:8]]
+        weight, features, bias = parts
         certificates = tuple(
             self._certify((weight[i], features[i], bias[i]), curvature=curvature, starts=len(group))
             for i, group in zip(chosen, groups, strict=False)
         )
         best = chosen[0]
         return Solution(
-            loss=float(found.values[best]),
+            loss=float(ends.values[best]),
             weight=weight[best],
             features=features[best],
             bias=bias[best],
             target=self.target,
             certificate=certificates[0],
-            values=found.values,
-            gradient_norms=found.gradient_norms,
-            iterations=found.iterations,
+            values=ends.values,
+            gradient_norms=norms,
+            iterations=ends.iterations,
             certificates=certificates,
         )
-
-    def _counts_all_alike(self) -> bool:
-        """Whether each class weighs the same: no class weights, and no class is ignored."""
-        if not isinstance(self.loss, losses.Loss):
-            return False
-        options = self.loss.hyperparameters()
-        weighted = options.get("weight") is not None or options.get("class_weight") is not None
-        return not weighted and not 0 <= options.get("ignore_index", -100) < self.K
-
-    @property
-    def _sizes(self) -> list[int]:
-        """Number of entries of W, H and b."""
-        return [self.K * self.d, len(self.target) * self.d, self.K]
-
-    @property
-    def _entries(self) -> int:
-        return sum(self._sizes)
 
 
 def _unit(rows: Tensor) -> Tensor:
@@ -406,21 +360,11 @@ def _unit(rows: Tensor) -> Tensor:
     return normed
 
 
-@dataclass(frozen=True)
-class _Found:
-    """Where each start ended."""
-
-    parts: Parts  # with a leading dimension of starts
-    values: Tensor  # (S,)
-    gradient_norms: Tensor  # (S,)
-    iterations: Tensor  # (S,)
-
-
 class _Search:
-    """Minimising a model from many random starts, in coordinates of its own.
+    """Minimises a model from many random starts, in coordinates of its own.
 
-    W, H and b are `metric` times the coordinates, chosen so that all have curvatures of the same order. The penalties
-    become isotropic (Euclidean), or a sample and a class weigh by their number (spheres).
+    W, H and b are `metric` times the coordinates. The metric gives all coordinates curvatures of the same order. In the
+    Euclidean model the penalties become the same in all directions.
     """
 
     def __init__(self, model: UnconstrainedFeatures) -> None:
@@ -429,12 +373,11 @@ class _Search:
         if model.normalized:
             self.metric = math.sqrt(K), math.sqrt(N), math.sqrt(K)
         else:
-            alike = model._counts_all_alike()
-            theory = model.theory if alike else LossTheory(model.loss)
+            theory = model.theory if model._classes_weigh_the_same else LossTheory(model.loss)
             curvature = theory.bias_curvature(K, math.sqrt(N / K * model.lambda_w * model.lambda_h)) + model.lambda_b
             self.metric = model.lambda_w**-0.5, model.lambda_h**-0.5, curvature**-0.5
 
-    def run(self, starts: int, *, seed: int, spread: float, tolerance: float, max_iterations: int) -> _Found:
+    def run(self, starts: int, *, seed: int, spread: float, tolerance: float, max_iterations: int) -> numbers.Ends:
         """Minimise from random starts until the gradient norm is below the tolerance."""
         model, metric, size = self.model, self.metric, self.model._entries
         generator = torch.Generator().manual_seed(seed)
@@ -449,7 +392,7 @@ class _Search:
         points = torch.cat(flat, dim=-1)
         evaluate = self.evaluator()
 
-        # A longer memory saves iterations. Starts that together outgrow the cache would wait for it, so they are split.
+        # A longer memory saves iterations. If the starts together outgrow the cache, we split them into groups.
         memory = 20 if size < 20_000 else 6
         group = min(starts, max(1, 2_000_000 // (2 * memory * size)))
 
@@ -460,13 +403,13 @@ class _Search:
                 evaluate, some, norm=self.norm, tolerance=tolerance, max_iterations=max_iterations, memory=memory
             )
 
-        found = numbers.join(numbers.side_by_side(minimise, torch.split(points, group), group * size))
-        weight, features, bias = self.split(found.points)
-        weight, features, bias = weight * metric[0], features * metric[1], bias * metric[2]
-        if model.normalized:
-            weight, features = _unit(weight), _unit(features)
-        norms = self.norm(found.points, found.gradients)
-        return _Found((weight, features, bias), found.values, norms, found.iterations)
+        return numbers.join(numbers.side_by_side(minimise, torch.split(points, group), group * size))
+
+    def parts(self, points: Tensor) -> Parts:
+        """W, H and b at points in the coordinates of the search."""
+        weight, features, bias = self.split(points)
+        weight, features, bias = weight * self.metric[0], features * self.metric[1], bias * self.metric[2]
+        return (_unit(weight), _unit(features), bias) if self.model.normalized else (weight, features, bias)
 
     def split(self, flat: Tensor) -> Parts:
         """W, H and b from their flat form, with any leading dimensions."""
@@ -477,13 +420,9 @@ class _Search:
     def evaluator(self) -> numbers.Evaluate:
         """Objective and gradient of many points at once."""
         model, (to_w, to_h, to_b) = self.model, self.metric
-        factors = (0.0, 0.0) if model.normalized else (model.lambda_w * to_w**2, model.lambda_h * to_h**2)
-        penalty = torch.cat(
-            [
-                torch.full((size,), factor, dtype=torch.float64)
-                for size, factor in zip(model._sizes, (*factors, model.lambda_b * to_b**2), strict=True)
-            ]
-        )
+        to_rows = (0.0, 0.0) if model.normalized else (model.lambda_w * to_w**2, model.lambda_h * to_h**2)
+        factors = torch.tensor((*to_rows, model.lambda_b * to_b**2), dtype=torch.float64)
+        penalty = factors.repeat_interleave(torch.tensor(model._sizes))
 
         def single(flat: Tensor) -> Tensor:
             weight, features, bias = self.split(flat)
@@ -512,7 +451,7 @@ class _Search:
         return evaluate
 
     def norm(self, x: Tensor, gradient: Tensor) -> Tensor:
-        """Norm of the gradient in W, H and b themselves; on spheres, of the tangent gradient at the unit rows."""
+        """Norm of the gradient in W, H and b, not in our coordinates; on spheres, of the tangent at the unit rows."""
         by_weight, by_features, by_bias = self.split(gradient)
         if self.model.normalized:
             # The gradient of f(w/||w||) is the tangent gradient at the unit row, divided by ||w||.
