@@ -203,6 +203,7 @@ def test_folds_share_no_noise() -> None:
     noise = over_folds(parts, folds)
     assert noise.covariance[0, 1] == noise.covariance[0, 3] == 0
     assert noise.covariance[0, 2] == parts[0].covariance[0, 1]
+    assert noise.rows == 100
     assert decide(rows.mean(1).tolist(), losses, noise, folds=folds, overlap=0.25).rivals
 
 

@@ -46,7 +46,7 @@ class Noise:
     Attributes:
         covariance: of the values of the runs, (R, R).
         freedom: degrees of freedom of that estimate.
-        rows: how many rows each run was tested on.
+        rows: how many rows there are in all.
     """
 
     covariance: Array
@@ -106,7 +106,7 @@ class Decision:
         best: the loss with the best mean.
         rivals: every other loss, compared with the best one.
         seeds: runs of the loss that has fewest.
-        rows: on which each run was tested.
+        rows: on which the runs were tested.
         spread: standard deviation over the noise of training, without the noise of the test set.
     """
 
@@ -261,7 +261,7 @@ def _critical_value(rivals: int, freedom: float, level: float) -> float:
     return float(brentq(missing, 0.0, float(stdtrit(freedom, 1 - (1 - level) / rivals)) + 1e-6))
 
 
-def of_rows(rows: ArrayLike, losses: Sequence[str], classes: ArrayLike | None = None) -> Noise:
+def of_rows(rows: ArrayLike, losses: Sequence[str], classes: ArrayLike | None = None, *, bounded: bool = True) -> Noise:
     """The noise of means over test rows, for runs that were tested on the same rows.
 
     If by chance few rows tell two losses apart, their difference seems to be known too well. So it counts as if there
@@ -269,16 +269,17 @@ def of_rows(rows: ArrayLike, losses: Sequence[str], classes: ArrayLike | None = 
     Price, 2012). In a mean over classes the two are shared out, and small classes get most.
 
     Args:
-        rows: one value per run and row, (R, N), from 0 to 1, such as whether the prediction is right.
+        rows: one value per run and row, (R, N), such as whether the prediction is right.
         losses: the loss of each run.
         classes: the class of each row, (N,), if the measure is the mean over classes of the mean in each class; None
             if it is the mean over rows.
+        bounded: whether the values lie between 0 and 1. Otherwise no rows are added.
     """
     table, names = np.asarray(rows, float), np.asarray(losses)
     same = (names[:, None] == names).astype(float)
     strata = np.zeros(table.shape[1], int) if classes is None else np.unique(classes, return_inverse=True)[1]
     sizes = np.bincount(strata)
-    added = 2 / sizes / (1 / sizes).sum()
+    added = 2 * bounded / sizes / (1 / sizes).sum()
     covariance = np.zeros((len(table), len(table)))
     for k, (n, more) in enumerate(zip(sizes, added, strict=True)):
         part = table[:, strata == k]
@@ -311,5 +312,4 @@ def over_folds(parts: Mapping[Hashable, Noise], folds: Sequence[Hashable]) -> No
     for fold, part in parts.items():
         members = [i for i, other in enumerate(folds) if other == fold]
         covariance[np.ix_(members, members)] = part.covariance
-    found = list(parts.values())
-    return Noise(covariance, sum(part.freedom for part in found), round(sum(part.rows for part in found) / len(found)))
+    return Noise(covariance, sum(part.freedom for part in parts.values()), sum(part.rows for part in parts.values()))
