@@ -1,4 +1,4 @@
-"""The bar over what takes long."""
+"""The progress bar of a loop that takes long."""
 
 import multiprocessing
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lastlayer._core import progress
+from lastlayer._core.progress import shown
 
 
 @pytest.mark.parametrize(
@@ -18,8 +18,7 @@ def test_a_bar_is_shown_in_a_terminal_when_it_takes_long(
     monkeypatch.setenv("TTY_COMPATIBLE", "1" if terminal else "0")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    monkeypatch.setattr(progress, "SILENT_SECONDS", seconds)
-    assert list(progress.shown(range(5), "counting", 8, done=3)) == [0, 1, 2, 3, 4]
+    assert list(shown(range(5), "counting", 8, done=3, silent_seconds=seconds)) == [0, 1, 2, 3, 4]
     said = capsys.readouterr().err
     assert "counting" in said if seen else said == ""
 
@@ -29,16 +28,15 @@ def test_a_worker_leaves_the_terminal_to_its_parent(
 ) -> None:
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(progress, "SILENT_SECONDS", -1.0)
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: object())
-    assert list(progress.shown(range(3), "counting", 3)) == [0, 1, 2]
+    assert list(shown(range(3), "counting", 3, silent_seconds=-1.0)) == [0, 1, 2]
     assert capsys.readouterr().err == ""
 
 
-def test_the_items_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_items_may_fail() -> None:
     def items() -> Iterator[int]:
         yield 1
         raise ValueError("second")
 
     with pytest.raises(ValueError, match="second"):
-        list(progress.shown(items(), "counting", 2))
+        list(shown(items(), "counting", 2))

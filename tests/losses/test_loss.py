@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from lastlayer import losses
+from lastlayer import heads, losses
 
 from .cases import COUNTS, NOISE, PER_SAMPLE, K, identity
 
@@ -353,3 +353,37 @@ def test_forward_of_a_loss_is_named_annotated_and_pickled_as_its_own():
     assert forward.__doc__ == losses.Loss.forward.__doc__
     assert pickle.loads(pickle.dumps(forward)) is forward
     assert not hasattr(forward, "__wrapped__")
+
+
+def test_from_features_gives_each_loss_the_inputs_that_it_takes():
+    generator = torch.Generator().manual_seed(0)
+    h, taught_z, taught_h = (torch.randn(3, K, generator=generator, dtype=torch.float64) for _ in range(3))
+    head = heads.LinearHead(K, K, bias=False).double()
+    z, teacher = head(h), (taught_z, taught_h)
+    for loss, expected in (
+        (losses.FocalLoss(), losses.focal(z, y)),
+        (losses.ArcMarginLoss(), losses.arc_margin(z, y)),
+        (losses.LargeMarginLoss(lam=2.0), losses.large_margin(h, head.weight, y, lam=2.0)),
+        (losses.DistillationLoss(), losses.distillation(z, taught_z, y)),
+        (losses.FeatureNormDistillationLoss(), losses.feature_norm_distillation(z, h, *teacher, y)),
+    ):
+        found, logits = loss.from_features(head, h, y, teacher if loss.needs_teacher else None)
+        assert torch.equal(found, expected)
+        assert torch.equal(logits, z)
+    with pytest.raises(ValueError, match="needs a teacher: give its logits and features"):
+        losses.DistillationLoss().from_features(head, h, y)
+
+
+def test_inputs_are_the_arguments_before_the_target():
+    """A further argument with a default is no input, whatever its name."""
+
+    class Own(losses.Loss):
+        @staticmethod
+        def function(logits, features, target, weight=None, *, scale=1.0):
+            assert weight is None
+            return scale * (logits.gather(1, target[:, None]) + features.sum(1, keepdim=True)).sum()
+
+    assert Own.takes == ("logits", "features")
+    head, h = heads.LinearHead(4, K), torch.ones(3, 4)
+    found, logits = Own(scale=2.0).from_features(head, h, y)
+    assert found.item() == pytest.approx(2 * (logits[torch.arange(3), y].sum().item() + 12))

@@ -1,8 +1,5 @@
 """Losses from elsewhere behave as the library's own."""
 
-import sys
-import types
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,21 +15,19 @@ def plain(logits, target, gamma=1.5):
     return ((1 - logits.softmax(1).gather(1, target[:, None])) ** gamma).mean()
 
 
-@pytest.fixture
-def module(monkeypatch):
-    made = types.ModuleType("losses_of_mine")
-    made.plain, made.cosine, made.number = plain, nn.MultiMarginLoss, 3
-    made.Table = dict
-    monkeypatch.setitem(sys.modules, "losses_of_mine", made)
-    return made
+class Table(dict):
+    """A class that is no loss."""
 
 
-def test_a_function_has_its_further_arguments_as_hyperparameters(module):
-    loss = losses.create("losses_of_mine:plain", 3, gamma=2.0)
+number = 3
+
+
+def test_a_function_has_its_further_arguments_as_hyperparameters():
+    loss = losses.create(f"{__name__}:plain", 3, gamma=2.0)
     expected = ((1 - LOGITS.softmax(1)[[0, 1], TARGET]) ** 2).mean()
     torch.testing.assert_close(loss(LOGITS, TARGET), expected)
     assert loss.hyperparameters() == {"gamma": 2.0}
-    assert losses.entry("losses_of_mine.plain").options == ["gamma"]
+    assert losses.entry(f"{__name__}.plain").options == ["gamma"]
 
 
 def test_a_class_of_torch_has_the_arguments_of_its_constructor():
@@ -65,28 +60,28 @@ def test_what_is_a_loss_already_stays_as_it_is():
     assert losses.as_loss(loss) is loss
 
 
-def test_wrapped_losses_have_the_name_of_what_they_are_made_from(module):
+def test_wrapped_losses_have_the_name_of_what_they_are_made_from():
     assert losses.name_of(losses.as_loss(nn.MultiMarginLoss())).endswith("MultiMarginLoss")
     assert losses.name_of(losses.as_loss(plain)).endswith("plain")
-    assert repr(losses.create("losses_of_mine:plain")) == "plain(gamma=1.5)"
+    assert repr(losses.create(f"{__name__}:plain")) == "plain(gamma=1.5)"
 
 
-def test_the_number_of_classes_is_checked(module):
-    for name in ("losses_of_mine:plain", "torch.nn.MultiMarginLoss"):
+def test_the_number_of_classes_is_checked():
+    for name in (f"{__name__}:plain", "torch.nn.MultiMarginLoss"):
         with pytest.raises(ValueError, match="num_classes=5, but was given 3"):
             losses.create(name, 5)(LOGITS, TARGET)
 
 
-def test_unknown_hyperparameters_are_refused_by_name(module):
+def test_unknown_hyperparameters_are_refused_by_name():
     with pytest.raises(TypeError, match=r"gama.*gamma"):
-        losses.create("losses_of_mine:plain", gama=1.0)
+        losses.create(f"{__name__}:plain", gama=1.0)
 
 
-def test_what_is_no_loss_is_refused(module):
-    with pytest.raises(ValueError, match=r"losses_of_mine:Table.*nn\.Module"):
-        losses.create("losses_of_mine:Table")
+def test_what_is_no_loss_is_refused():
+    with pytest.raises(ValueError, match=r"test_wrap:Table.*nn\.Module"):
+        losses.create(f"{__name__}:Table")
     with pytest.raises(ValueError, match="number"):
-        losses.create("losses_of_mine:number")
+        losses.create(f"{__name__}:number")
     with pytest.raises(TypeError, match="got 3"):
         losses.as_loss(3)
     with pytest.raises(TypeError, match="MultiMarginLoss"):

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -47,24 +47,6 @@ def classifier(hidden: int = 5) -> nn.Module:
     return nn.Sequential(nn.Linear(3, hidden), nn.Dropout(0.5), nn.Sequential(nn.ReLU(), nn.Linear(hidden, 10)))
 
 
-@pytest.fixture
-def zoo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    module = ModuleType("fake_zoo")
-    module.classifier = classifier
-    module.Featured = Featured
-    module.timm_like = lambda: TimmLike(10, 3)
-    module.liar = lambda: _with(classifier(), num_features=7)
-    module.not_a_model = lambda: 3
-    module.convolution = lambda: nn.Conv2d(3, 4, 1)
-    module.several = lambda: Several()
-    module.activated = lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(inplace=True))
-    module.log_probabilities = lambda: nn.Sequential(nn.Linear(3, 8), nn.LogSoftmax(1))
-    module.unused = lambda: Unused()
-    module.other_inputs = lambda: nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 2))
-    monkeypatch.setitem(sys.modules, "fake_zoo", module)
-    return module
-
-
 class Several(Featured):
     def __init__(self) -> None:
         super().__init__((3,))
@@ -83,13 +65,38 @@ class Unused(nn.Sequential):
         return self[0](x)
 
 
-def _with(model: nn.Module, num_features: int) -> nn.Module:
-    model.num_features = num_features
+def timm_like() -> nn.Module:
+    return TimmLike(10, 3)
+
+
+def liar() -> nn.Module:
+    model = classifier()
+    model.num_features = 7
     return model
 
 
-def test_last_linear_is_taken_off(zoo: ModuleType) -> None:
-    model = models.create("fake_zoo:classifier", (3,), hidden=7)
+def not_a_model() -> int:
+    return 3
+
+
+def convolution() -> nn.Module:
+    return nn.Conv2d(3, 4, 1)
+
+
+def activated() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 8), nn.ReLU(inplace=True))
+
+
+def log_probabilities() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 8), nn.LogSoftmax(1))
+
+
+def other_inputs() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 2))
+
+
+def test_last_linear_is_taken_off() -> None:
+    model = models.create(f"{__name__}:classifier", (3,), hidden=7)
     assert model.num_features == 7
     assert model.training
     model.eval()
@@ -98,15 +105,15 @@ def test_last_linear_is_taken_off(zoo: ModuleType) -> None:
     assert model.taken_off == "2.1, 7 to 10"
 
 
-def test_num_features_is_trusted_and_in_shape_is_passed(zoo: ModuleType) -> None:
-    model = models.create("fake_zoo:Featured", (9,), width=2)
+def test_num_features_is_trusted_and_in_shape_is_passed() -> None:
+    model = models.create(f"{__name__}:Featured", (9,), width=2)
     assert model.num_features == 2
     assert isinstance(model.linear, nn.Linear)
     assert model(torch.zeros(3, 9)).shape == (3, 2)
 
 
-def test_timm_protocol_comes_first(zoo: ModuleType) -> None:
-    model = models.create("fake_zoo:timm_like", (3, 4, 4))
+def test_timm_protocol_comes_first() -> None:
+    model = models.create(f"{__name__}:timm_like", (3, 4, 4))
     assert isinstance(model.fc, nn.Identity)
     assert model(torch.zeros(2, 3, 4, 4)).shape == (2, 6)
 
@@ -114,19 +121,19 @@ def test_timm_protocol_comes_first(zoo: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("path", "in_shape", "message"),
     [
-        ("fake_zoo:liar", (3,), r"returns \(2, 10\).*features \(2, 7\)"),
-        ("fake_zoo:not_a_model", (3,), "returned int"),
-        ("fake_zoo:convolution", (3, 2, 2), "neither `num_features` nor"),
-        ("fake_zoo:several", (3,), "returns tuple, not a tensor"),
-        ("fake_zoo:activated", (3,), "last nn.Linear, 0, is no classifier.*number as `num_features`"),
-        ("fake_zoo:log_probabilities", (3,), "last nn.Linear, 0, is no classifier"),
-        ("fake_zoo:unused", (3,), "last nn.Linear, 1, is no classifier"),
-        ("fake_zoo:other_inputs", (3,), r"does not take inputs of shape \(3,\)"),
-        ("fake_zoo:missing", (3,), "no callable 'missing'"),
+        (f"{__name__}:liar", (3,), r"returns \(2, 10\).*features \(2, 7\)"),
+        (f"{__name__}:not_a_model", (3,), "returned int"),
+        (f"{__name__}:convolution", (3, 2, 2), "neither `num_features` nor"),
+        (f"{__name__}:Several", (3,), "returns tuple, not a tensor"),
+        (f"{__name__}:activated", (3,), "last nn.Linear, 0, is no classifier.*number as `num_features`"),
+        (f"{__name__}:log_probabilities", (3,), "last nn.Linear, 0, is no classifier"),
+        (f"{__name__}:Unused", (3,), "last nn.Linear, 1, is no classifier"),
+        (f"{__name__}:other_inputs", (3,), r"does not take inputs of shape \(3,\)"),
+        (f"{__name__}:missing", (3,), "no callable 'missing'"),
         ("no_such_package.zoo:net", (3,), "'no_such_package' cannot be imported"),
     ],
 )
-def test_errors_say_what_is_wrong(zoo: ModuleType, path: str, in_shape: tuple[int, ...], message: str) -> None:
+def test_errors_say_what_is_wrong(path: str, in_shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         models.create(path, in_shape)
 

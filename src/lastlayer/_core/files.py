@@ -77,7 +77,12 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         name.unlink(missing_ok=True)
         raise
-    _flush_folder(path.parent)
+    # Flush the folder too: without this a power cut can undo a rename that has returned.
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -93,7 +98,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(path: Path, *, seconds: float = math.inf, waiting: str = "") -> Iterator[None]:
-    """Hold a lock file, which one process can hold at a time. The system frees it when the process ends, killed or not.
+    """Hold a lock file, which one process can hold at a time. When the process ends or is killed, the system frees it.
 
     Args:
         path: the lock file. It is made if it is missing, and stays there.
@@ -126,8 +131,8 @@ def locked(path: Path, *, seconds: float = math.inf, waiting: str = "") -> Itera
 def is_locked(path: Path) -> bool:
     """Whether a process holds a lock file.
 
-    Where the system has shared locks, we ask with one: many may then look at once, also at the files of another user,
-    which they may read but not lock.
+    If the system has shared locks, we ask with one. Then several processes may ask at once, and each may also ask about
+    the files of another user, which it may read but not lock.
     """
     if not path.exists():
         return False
@@ -154,15 +159,6 @@ def clear_unfinished(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _flush_folder(folder: Path) -> None:
-    """Make a rename durable: without this a power cut can undo a rename that has returned."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def sha256(content: bytes) -> str:
     """Hexadecimal SHA-256."""
     return hashlib.sha256(content).hexdigest()
@@ -181,13 +177,8 @@ def read_sealed(path: Path) -> bytes:
     """
     head, newline, payload = path.read_bytes().partition(b"\n")
     expected = head.removeprefix(_SEAL).decode(errors="replace")
-    check_content(path, payload if newline else b"", expected)
+    _check(path, sha256(payload if newline else b""), expected)
     return payload
-
-
-def check_content(path: Path, content: bytes, expected: str) -> None:
-    """Raise DamagedFileError unless the content has the expected SHA-256."""
-    _check(path, sha256(content), expected)
 
 
 def check_file(path: Path, expected: str) -> None:
@@ -212,8 +203,7 @@ def as_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
         memory = value.untyped_storage().data_ptr()
         own[name] = value.clone() if memory in seen else value  # the format refuses two names for the same memory
         seen.add(memory)
-    content: bytes = save(own)
-    return content
+    return save(own)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -236,8 +226,8 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(body, dict) or "sha256" not in body:
         raise DamagedFileError(f"{path} is damaged: it holds no JSON object with a checksum")
     expected = body.pop("sha256")
-    check_content(path, _canonical(body), str(expected))
-    return dict(body)
+    _check(path, sha256(_canonical(body)), str(expected))
+    return body
 
 
 def _canonical(body: Mapping[str, Any]) -> bytes:

@@ -3,8 +3,6 @@
 Tests: tests/_core/test_labels.py.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -22,7 +20,7 @@ def read_labels(labels: Tensor, samples: int, *, name: str = "target", instead: 
         labels: what was given.
         samples: how many labels there must be.
         name: what the labels are called in messages.
-        instead: what to do if they are not integers, for the message.
+        instead: what the message adds if they are not integers.
 
     Raises:
         TypeError: for anything but a tensor of integers.
@@ -38,7 +36,7 @@ def read_labels(labels: Tensor, samples: int, *, name: str = "target", instead: 
 
 
 def outside(labels: Tensor, num_classes: int) -> int | None:
-    """The lowest label if it is negative, else the highest if it is no class, else None; waits for a GPU."""
+    """The lowest label if it is negative, else the highest if it is no class, else None. The CPU waits for a GPU."""
     if labels.numel() == 0:
         return None
     low, high = (int(value) for value in torch.aminmax(labels))
@@ -46,13 +44,13 @@ def outside(labels: Tensor, num_classes: int) -> int | None:
 
 
 def check_classes(labels: Tensor, num_classes: int, *, name: str = "target", instead: str = "") -> None:
-    """Raise ValueError unless every label is a class, 0 to num_classes - 1; waits for a GPU.
+    """Raise ValueError unless every label is a class, 0 to num_classes - 1. The CPU waits for a GPU.
 
     Args:
         labels: integers of any shape.
         num_classes: K.
         name: what the labels are called in the message.
-        instead: what else is allowed or what to do, for the message.
+        instead: what the message adds: what else is allowed, or what to do.
     """
     if (found := outside(labels, num_classes)) is not None:
         raise ValueError(

@@ -1,7 +1,5 @@
 """How much memory is free. Tests: tests/_core/test_memory.py."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path
@@ -10,7 +8,7 @@ import torch
 
 
 def free_memory(device: torch.device | str = "cpu") -> int:
-    """Free bytes of a GPU, or of the system's memory, or fewer if a container has a lower limit."""
+    """Free bytes of a GPU or of the system's memory. If a container has a lower limit, what is left of that."""
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:

@@ -3,8 +3,6 @@
 Tests: tests/_core/test_precision.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,7 +22,7 @@ def at_least_float32(values: Tensor) -> Tensor:
 
 
 def narrow(values: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
-    """Gradients in the dtype of what they belong to, or in `out`; float16 is held within its finite range."""
+    """Convert gradients to a dtype, or into `out`. In float16 they are clamped to its finite range."""
     if dtype is torch.float16 and values.dtype is not dtype:
         limit = torch.finfo(dtype).max
         values = values.clamp(-limit, limit)
@@ -32,7 +30,7 @@ def narrow(values: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Ten
 
 
 def upcast(x: Tensor) -> Tensor:
-    """As `at_least_float32`, but a gradient too large for float16 comes back as its largest finite value."""
+    """As `at_least_float32`, but a gradient too large for float16 is clamped to its largest finite value."""
     if x.dtype is torch.float16:
         return _ClampedUpcast.apply(x)  # type: ignore[no-any-return, no-untyped-call]
     return at_least_float32(x)
@@ -43,8 +41,8 @@ def full_precision(features: Tensor) -> Iterator[None]:
     """Switch off autocast on the device of the features, and oneDNN's reduced precision of float32 products.
 
     Under `torch.set_float32_matmul_precision("medium")` a CPU multiplies float32 matrices in bfloat16, which leaves
-    three digits. On a GPU the measures multiply in float64, where TF32 does not apply; a network that computes in
-    float32 there needs `without_tf32` too.
+    three digits. On a GPU the measures multiply in float64, where TF32 does not apply. A network that computes in
+    float32 on a GPU also needs `without_tf32`.
     """
     if not isinstance(features, Tensor):
         raise TypeError(f"features must be a torch.Tensor, got {type(features).__name__}")
@@ -60,7 +58,7 @@ def full_precision(features: Tensor) -> Iterator[None]:
 
 @contextmanager
 def without_tf32() -> Iterator[None]:
-    """Let a GPU multiply and convolve float32 numbers with all their digits."""
+    """Make a GPU multiply and convolve float32 numbers with all their digits."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = False

@@ -1,7 +1,4 @@
-"""Progress bars, for loops that may take long.
-
-Rich is imported when a bar is made. Tests: tests/_core/test_progress.py.
-"""
+"""Progress bars, for loops that may take long. Tests: tests/_core/test_progress.py."""
 
 from __future__ import annotations
 
@@ -17,20 +14,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SILENT_SECONDS = 2.0
 TIME_WIDTH = 5  # columns of a terminal that the time left takes
 
 
 def bars(*more: ProgressColumn, whole: bool = True, drawn: bool = True, refresh: bool = True) -> Progress:
-    """Progress bars on standard error: a name, a bar, what else is given, and the time left. They vanish at the end.
+    """Progress bars on standard error, each with a name, more columns and the time left. They vanish at the end.
 
-    Nothing is drawn if standard error is no terminal.
+    If standard error is not a terminal, nothing is drawn.
 
     Args:
-        more: what stands between the bar and the time left.
-        whole: names are never broken over lines.
-        drawn: draw the bars themselves; without them there is more room for the rest.
-        refresh: draw from a thread of its own; without it, only when told to.
+        more: the columns between the bar and the time left.
+        whole: whether a name must stay on one line.
+        drawn: whether to draw the bars themselves. Without them there is more room for the rest.
+        refresh: whether a thread draws regularly. Without it, call `refresh` of the result to draw.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -48,21 +44,22 @@ def bars(*more: ProgressColumn, whole: bool = True, drawn: bool = True, refresh:
     )
 
 
-def shown(items: Iterable[T], what: str, total: int, done: int = 0) -> Iterator[T]:
-    """Pass items on, and after two seconds show a bar on stderr.
+def shown(items: Iterable[T], what: str, total: int, done: int = 0, *, silent_seconds: float = 2.0) -> Iterator[T]:
+    """Yield the items, and show a bar on stderr if that takes long.
 
-    There is no bar if stderr is not a terminal, or in a worker process.
+    There is no bar in a worker process, or if stderr is not a terminal.
 
     Args:
         items: there are `total - done` of them.
         what: what is being done, as a label of the bar.
         total: how many items there are in all.
         done: how many of them were done before.
+        silent_seconds: after how much time the bar appears.
     """
     bar = bars()
     task = bar.add_task(what, total=total, completed=done)
     quiet = multiprocessing.parent_process() is not None or not sys.stderr.isatty()
-    begin = math.inf if quiet else time.monotonic() + SILENT_SECONDS
+    begin = math.inf if quiet else time.monotonic() + silent_seconds
     try:
         for number, item in enumerate(items, done + 1):
             yield item

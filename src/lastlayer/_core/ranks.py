@@ -6,15 +6,13 @@ rank holds R times its part. DDP takes the mean over ranks, which is the gradien
 Tests: tests/_core/test_ranks.py, and tests/distributed with several processes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-Group = Any  # torch.distributed.ProcessGroup, where torch is built with it
+Group = Any  # a torch.distributed.ProcessGroup or None; some builds of torch have no such class
 
 
 class _SumOverRanks(torch.autograd.Function):

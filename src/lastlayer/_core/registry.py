@@ -1,9 +1,7 @@
-"""One registry for everything that has a name: losses, heads, models, data sets; and parts of the user's own.
+"""One registry for everything that has a name: losses, heads, models and data sets, also those of the user.
 
 Tests: tests/_core/test_registry.py.
 """
-
-from __future__ import annotations
 
 import difflib
 import hashlib
@@ -24,7 +22,7 @@ class Registry(Generic[T]):
 
     Args:
         kind: what a part is called in messages, such as "loss".
-        elsewhere: how a part of the user's own is named, for the message about an unknown name.
+        elsewhere: how to name a part of one's own, for the message about an unknown name.
     """
 
     def __init__(self, kind: str, elsewhere: str = "") -> None:
@@ -82,7 +80,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def options_of(factory: Callable[..., Any], without: Collection[str] = ()) -> dict[str, Any]:
-    """The options that a factory takes, with their defaults; `inspect.Parameter.empty` stands for none."""
+    """The options that a factory takes, with their defaults. `inspect.Parameter.empty` means that it has none."""
     parameters = inspect.signature(factory).parameters.values()
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     return {p.name: p.default for p in named if p.name not in without}
@@ -97,7 +95,7 @@ def check_options(
         what: the part in messages, such as "head normalized".
         given: names of the options given.
         known: names of the options that the part takes.
-        hint: makes a text for an option that resembles none of the known ones.
+        hint: makes a text for an option that is near none of the known ones.
 
     Raises:
         ValueError: for an unknown option. The message suggests the nearest one and lists those there are.
@@ -110,7 +108,7 @@ def check_options(
 
 
 def split_path(name: str) -> tuple[str, str] | None:
-    """A part of the user's own, "package.module:name" or "package.module.name", as module and name; else None."""
+    """Module and name of a part of one's own, "package.module:name" or "package.module.name". Else None."""
     module, separator, rest = name.partition(":") if ":" in name else name.rpartition(".")
     return (module, rest) if separator and module and rest else None
 
@@ -127,7 +125,7 @@ def find(module_name: str, name: str, what: str) -> Callable[..., Any]:
         ValueError: if the module cannot be imported, or has no such callable.
     """
     here = str(Path.cwd())
-    if here not in sys.path:  # unlike python itself, a command does not look there
+    if here not in sys.path:  # `python -m` looks there, an installed command does not
         sys.path.append(here)
     try:
         module = importlib.import_module(module_name)
@@ -145,7 +143,7 @@ def find(module_name: str, name: str, what: str) -> Callable[..., Any]:
 
 
 def digest(module_name: str, found: Callable[..., Any]) -> str:
-    """SHA-256 of the files that name and define a callable, but not of what they import; "" if there are no files."""
+    """SHA-256 of the files that name and define a callable, without what they import. "" if there are no files."""
     modules = [sys.modules.get(name) for name in (module_name, getattr(found, "__module__", None)) if name]
     paths = {file for module in modules if (file := getattr(module, "__file__", None)) is not None}
     content = [Path(path).read_bytes() for path in sorted(paths) if Path(path).is_file()]

@@ -3,8 +3,6 @@
 Tests: tests/_core/test_timing.py.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import statistics
@@ -79,7 +77,7 @@ def _peak_or_nan(step: Step, device: str) -> float:
 def seconds_of_both(
     step: Step, peer: Step, device: str, budget: float, *, watch: Stopwatch = WORK
 ) -> tuple[float, float]:
-    """Seconds of each step. On a GPU one turn has as many steps as take about 20 ms, so that the host can run ahead."""
+    """Seconds of each step. On a GPU one turn takes about 20 ms, so that the CPU can run ahead."""
     steps = (_steps_a_turn(step), _steps_a_turn(peer)) if device == "cuda" else (1, 1)
     return time_in_turn(step, peer, device, budget, turns=(3, 200), steps=steps, watch=watch)
 
@@ -105,7 +103,12 @@ def time_in_turn(
     """
 
     def timed(step: Step, steps: int) -> float:
-        return cuda_seconds(step, steps) if device == "cuda" else cpu_seconds(step, steps, watch.clock)
+        if device == "cuda":
+            return cuda_seconds(step, steps)
+        start = watch.clock()
+        for _ in range(steps):
+            step()
+        return (watch.clock() - start) / steps
 
     mine: list[float] = []
     theirs: list[float] = []
@@ -114,14 +117,6 @@ def time_in_turn(
         mine.append(timed(step, steps[0]))
         theirs.append(timed(peer, steps[1]))
     return watch.summary(mine), watch.summary(theirs)
-
-
-def cpu_seconds(step: Step, steps: int, clock: Callable[[], float] = time.process_time) -> float:
-    """Seconds of a step on a CPU, the mean of `steps` in a row."""
-    start = clock()
-    for _ in range(steps):
-        step()
-    return (clock() - start) / steps
 
 
 def cuda_seconds(step: Step, steps: int) -> float:
@@ -137,7 +132,7 @@ def cuda_seconds(step: Step, steps: int) -> float:
 
 
 def replay_seconds(step: Step) -> float:
-    """Seconds of a step as a captured CUDA graph, without waiting for the host; NaN if it cannot be captured."""
+    """Seconds of a step as a captured CUDA graph, so that the CPU costs no time. NaN if it cannot be captured."""
     graph = torch.cuda.CUDAGraph()
     try:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -148,9 +143,8 @@ def replay_seconds(step: Step) -> float:
             # gives its memory back, and up to torch 2.12 no cache can be emptied after it.
             torch.cuda.set_sync_debug_mode("error")
             step()
-        with torch.cuda.graph(
-            graph
-        ):  # this waits first, and frees what other streams hold: inside a capture that is not possible
+        # Before the capture this waits for the GPU and frees what other streams hold. Inside, neither is possible.
+        with torch.cuda.graph(graph):
             step()
         steps = _steps_a_turn(graph.replay)
         return statistics.median(cuda_seconds(graph.replay, steps) for _ in range(5))
@@ -164,7 +158,7 @@ def replay_seconds(step: Step) -> float:
 
 
 def peak_memory(step: Step, device: str) -> int:
-    """Most bytes held at once during a step, beyond those held before it. The step runs once before we measure."""
+    """The most bytes held at once during a step, beyond those held before it. The step first runs once unmeasured."""
     step()
     if device == "cuda":
         torch.cuda.synchronize()

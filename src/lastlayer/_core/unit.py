@@ -3,8 +3,6 @@
 Tests: tests/_core/test_unit.py.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

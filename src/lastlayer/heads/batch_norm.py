@@ -1,7 +1,5 @@
 """Batch normalization without shift, then a linear layer without bias."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """The base class of all heads, the registry of heads by name, and the plain linear head."""
 
-from __future__ import annotations
-
 import math
 import reprlib
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The head of L-Softmax: logits with a margin in training, plain logits in evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Cosines times a scale: the features and the classifier's rows are normalised to length 1."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """The simplex equiangular tight frame, and a head that uses it as a fixed classifier."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

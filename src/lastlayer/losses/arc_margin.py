@@ -1,7 +1,5 @@
 """Additive margin on the angle to the true class: ArcFace."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -37,10 +35,7 @@ def arc_margin(
         target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         margin: angle in radians, in [0, pi].
         scale: factor on the cosines, > 0.
-        weight, ignore_index, reduction: as in `cross_entropy`.
-
-    Returns:
-        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
+        weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Degenerate cases: at a cosine of exactly 1 or -1 the angle has no derivative. There we use the gradient of
     cos(margin) c, which is finite.

@@ -1,7 +1,5 @@
 """Batch cross-entropy: one softmax over all logits of the batch."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

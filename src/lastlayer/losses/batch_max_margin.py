@@ -1,7 +1,5 @@
 """Batch max-margin: the smallest true logit of the batch must exceed its largest false logit by a margin."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

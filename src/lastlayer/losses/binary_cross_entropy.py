@@ -1,7 +1,5 @@
 """One-vs-all binary cross-entropy, summed over the classes."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import torch
@@ -41,8 +39,7 @@ def binary_cross_entropy(
         weight, ignore_index, reduction: as in `cross_entropy`.
 
     Returns:
-        The loss in float32 or better: a scalar, or one value per sample with reduction="none". The mean is over
-        samples, not over classes. It has the same divisor as in `cross_entropy`.
+        The loss, as in `cross_entropy`. The mean is over samples, not over classes, and has the same divisor.
 
     Paper: Keren et al. 2018, section 4.3, with the sign of the second term corrected.
     Tests: tests/losses/test_values.py::test_binary_cross_entropy_weighs_the_row

@@ -1,7 +1,5 @@
 """Cross-entropy, the loss that all others here are compared with."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -61,7 +59,8 @@ def cross_entropy(
     check_range("temperature", temperature, 0.0, open_low=True)
     check_range("label_smoothing", label_smoothing, 0.0, 1.0)
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
-    scores = problem.logits if _is_one(temperature) else problem.logits / temperature
+    is_one = not isinstance(temperature, Tensor) and temperature == 1.0
+    scores = problem.logits if is_one else problem.logits / temperature
     return softmax_cross_entropy(problem, scores, label_smoothing)
 
 
@@ -88,10 +87,6 @@ def softmax_cross_entropy(problem: Problem, scores: Tensor, label_smoothing: flo
     if divide:
         return loss / normaliser(problem)
     return loss.squeeze(0) if problem.unbatched and problem.reduction == "none" else loss
-
-
-def _is_one(temperature: Tensor | float) -> bool:
-    return not isinstance(temperature, Tensor) and temperature == 1.0
 
 
 @register("ls", label_smoothing=0.1)

@@ -1,10 +1,8 @@
 """Losses that also follow a teacher network: distillation, and distillation with normalised features."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from lastlayer.losses.loss import Loss, register
 from lastlayer.losses.selection import Selection, evaluate
@@ -34,10 +32,7 @@ def distillation(
         target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         temperature: T > 0.
         alpha: share of the teacher's term, in [0, 1].
-        weight, ignore_index, reduction: as in `cross_entropy`. They apply to both terms.
-
-    Returns:
-        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
+        weight, ignore_index, reduction, and the result: as in `cross_entropy`, for both terms.
 
     Paper: Hinton et al. 2015.
     Tests: tests/losses/test_distillation.py::test_torchs_divergence_agrees
@@ -97,10 +92,7 @@ def feature_norm_distillation(
         target: class indices (N,), class probabilities (N, K), or a mixed pair (y_a, y_b, lam).
         scale: > 0, the norm that the features of every sample are brought to.
         beta: weight of the teacher's term, >= 0.
-        weight, ignore_index, reduction: as in `cross_entropy`. They apply to both terms.
-
-    Returns:
-        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
+        weight, ignore_index, reduction, and the result: as in `cross_entropy`, for both terms.
 
     Degenerate cases: a zero feature cannot be divided by its norm. Its teacher's term uses the uniform q, without
     gradient.
@@ -147,24 +139,11 @@ def _by_feature_norm(logits: Tensor, features: Tensor, name: str, scale: float) 
     return torch.where(nonzero, scale * logits / torch.where(nonzero, norm, 1.0), 0.0)
 
 
-def _given(teacher: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
-    if teacher is None:
-        raise ValueError("this loss needs a teacher: give its logits and features as teacher=")
-    return teacher
-
-
 @register("kd")
 class DistillationLoss(Loss):
     """`distillation` as a Module, called with (logits, teacher_logits, target); `kd` by name."""
 
     function = staticmethod(distillation)
-
-    def from_features(
-        self, head: nn.Module, features: Tensor, target: Target, teacher: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The loss and the plain logits of features, given the teacher's logits and features."""
-        logits = head(features)
-        return self(logits, _given(teacher)[0], target), logits
 
 
 @register("fn-kd")
@@ -172,10 +151,3 @@ class FeatureNormDistillationLoss(Loss):
     """`feature_norm_distillation` as a Module, called with its five inputs; `fn-kd` by name."""
 
     function = staticmethod(feature_norm_distillation)
-
-    def from_features(
-        self, head: nn.Module, features: Tensor, target: Target, teacher: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The loss and the plain logits of features, given the teacher's logits and features."""
-        logits = head(features)
-        return self(logits, features, *_given(teacher), target), logits

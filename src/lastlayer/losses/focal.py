@@ -1,7 +1,5 @@
 """Focal loss over the softmax: cross-entropy with little weight on samples that are already right."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -28,10 +26,7 @@ def focal(
         logits: (N, K), (N, K, ...) or (K,).
         target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         gamma: focusing exponent >= 0; 0 is cross-entropy.
-        weight, ignore_index, reduction: as in `cross_entropy`.
-
-    Returns:
-        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
+        weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Degenerate cases: if 1 - p_k underflows to 0, the loss and its gradient are 0 for every gamma.
 

@@ -1,36 +1,36 @@
 """What `linear_loss` must know of a loss, beyond its function, to compute it without all logits: plain data.
 
 A loss declares a form on its class, as `row_form` or `class_form`. A loss without forms still works: `linear_loss` then
-calls its function on a chunk of rows at a time. The hyperparameters that a form reads are those of one loss, by name.
+calls its function on a chunk of rows at a time.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from lastlayer.losses.target import Problem
+from lastlayer.losses.target import Problem
 
 Options = Mapping[str, Any]  # the hyperparameters of a loss
-Offset = Callable[[Options, Tensor], Tensor]  # hyperparameters and logits (., K) to one number per class, (K,)
+Offset = Callable[[Options, Tensor], Tensor]  # hyperparameters and logits (N, K) to one number per class, (K,)
 
 
 class Kind(StrEnum):
-    """What kernels compute of a row of logits with one label. Its numbers are a factor on the logits, and a, b, c."""
+    """What the kernels compute from a row of logits z with label y, and from four numbers: a factor f, and a, b, c.
 
-    SOFTMAX = "softmax"  # cross-entropy; the true score is reduced by a, the target is smoothed by b
-    NORM = "norm"  # cross-entropy of logits that are divided by their norm to the power a
-    BINARY = "binary"  # logistic losses of z + a; those of false classes count b times, and c times the label's own
-    FOCUS = "focus"  # cross-entropy times the a-th power of 1 - p
-    PARTITION = "partition"  # cross-entropy plus a times the squared log-partition
-    ARC = "arc"  # cross-entropy; the true angle is enlarged by c radians, with cosine a and sine b
-    HINGE = "hinge"  # the largest false logit may come within a of the true one at no cost
-    SQUARES = "squares"  # squares of the false logits, and a times that of the true one less b
+    ce(s) is cross-entropy of the scores s = f z, plus an offset per class if the form has one.
+    """
+
+    SOFTMAX = "softmax"  # ce(s) with s_y - a in place of s_y, against a target smoothed by b
+    NORM = "norm"  # ce(s / ||z||^a)
+    BINARY = "binary"  # softplus(-s_y) + b (sum_{j != y} softplus(s_j) + c softplus(s_y)), with s = z + a
+    FOCUS = "focus"  # (1 - p_y)^a ce(s), p = softmax(s)
+    PARTITION = "partition"  # ce(s) + a (log sum_j exp(s_j))^2
+    ARC = "arc"  # ce(s) with f cos(theta_y + c) in place of s_y, z_y = cos(theta_y), a = cos(c), b = sin(c)
+    HINGE = "hinge"  # max(0, a - z_y + max_{j != y} z_j)
+    SQUARES = "squares"  # a (z_y - b)^2 + sum_{j != y} z_j^2
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class RowForm:
 
     Attributes:
         kind: what they compute.
-        numbers: the hyperparameters and K to the factor and a, b, c; those left out are 0.
-        offset: what is added to the logits of each class, if anything is.
+        numbers: from the hyperparameters and K to f and a, b, c. Numbers that are left out are 0.
+        offset: what is added to the scores of each class, if the loss adds something.
         smooths: whether the target may be smoothed.
     """
 
@@ -52,7 +52,10 @@ class RowForm:
 
 @dataclass(frozen=True)
 class Sums:
-    """What the softmax losses need of each sample, (N,) each. s are the scores, M is their largest and q = t w."""
+    """What the softmax losses need of each sample, (N,) each.
+
+    s are the scores, M is the largest of them, and q is the target times the class weights.
+    """
 
     log_sum: Tensor  # log sum_k exp(s_k - M)
     dot: Tensor  # sum_k q_k (s_k - M)
@@ -71,8 +74,8 @@ class ClassForm:
 
     Attributes:
         labels_alone: whether the target must be labels, one or a mixed pair per sample.
-        shards: whether each rank of a process group may hold some of the classes only.
-        learnable: the hyperparameters that get a gradient if they want one.
+        shards: whether the classes may be split over the ranks of a process group.
+        learnable: the hyperparameters that may be learned, and then get a gradient.
     """
 
     labels_alone: ClassVar[bool] = False
@@ -82,13 +85,13 @@ class ClassForm:
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxForm(ClassForm):
-    """A function of two sums over all classes, with scores s = z / temperature, or divided by a norm, plus an offset.
+    """A function of two sums over all classes. The scores are s = z, unless an attribute says otherwise.
 
     Attributes:
-        value: the sums and the hyperparameters to one loss per sample, or to that of the batch.
-        temperature: the hyperparameter that divides the logits, if one does.
-        norm: the hyperparameters and K to gamma and tau, if s = z / (tau ||z||^gamma).
-        offset: what is added to the scores of each class, if anything is.
+        value: from the sums and the hyperparameters to one loss per sample, or to the loss of the batch.
+        temperature: the name of the hyperparameter T, if s = z / T.
+        norm: from the hyperparameters and K to gamma and tau, if s = z / (tau ||z||^gamma).
+        offset: what is added to the scores of each class, if the loss adds something.
     """
 
     shards = True
@@ -100,13 +103,13 @@ class SoftmaxForm(ClassForm):
 
 @dataclass(frozen=True, kw_only=True)
 class OthersForm(ClassForm):
-    """A function of the true logit and the log-sum of the others.
+    """A function of two numbers: the true logit, and the log-sum of the others.
 
     Attributes:
-        replaced: the true logit, ||w|| ||h|| and the hyperparameters to what cross-entropy sees in its place. The norms
-            are None unless the loss takes features and weight. Without it, the loss's own function is called on the two
-            numbers, as if they were logits of two classes.
-        scale: the hyperparameter that multiplies the logits, if one does.
+        replaced: from the true logit, ||w|| ||h|| and the hyperparameters to the logit that cross-entropy sees in its
+            place. The norms are None unless the loss takes features and weight. If `replaced` is None, the function of
+            the loss is called on the two numbers, as if they were logits of two classes.
+        scale: the name of the hyperparameter that multiplies the logits, if there is one.
     """
 
     labels_alone = True
@@ -116,27 +119,27 @@ class OthersForm(ClassForm):
 
 @dataclass(frozen=True, kw_only=True)
 class BinaryForm(ClassForm):
-    """Binary cross-entropy: a sum over classes, each on its own. Reads `pos_weight` and `label_smoothing`."""
+    """Binary cross-entropy: a sum of one term per class. Reads `pos_weight` and `label_smoothing`."""
 
     shards = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class SquaresForm(ClassForm):
-    """kappa (z_y - beta)^2 plus the squares of the other logits, which need no logits. Reads `kappa` and `beta`."""
+    """kappa (z_y - beta)^2 + sum_{j != y} z_j^2, a sum that needs no logits. Reads `kappa` and `beta`."""
 
     labels_alone = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnForm(ClassForm):
-    """Logistic losses of the label and of some drawn classes, `samples`. Only if there are any.
+    """Logistic losses of the label and of some drawn classes. It applies only if `samples` are given.
 
     Reads `samples` and `include_target`.
 
     Attributes:
-        read: the hyperparameters and the problem to the drawn classes (N, t), and to how often each class is expected
-            among t of them, (K,).
+        read: from the hyperparameters and the problem to the drawn classes (N, t), and to how often each class is
+            expected among t drawn ones, (K,).
     """
 
     labels_alone = True

@@ -1,7 +1,5 @@
 """Multiplicative margin on the angle to the true class: L-Softmax."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, cast
 
@@ -41,10 +39,7 @@ def large_margin(
         lam: >= 0, how much the plain logit counts. With margin 4 it must be large at the start of training;
             `LargeMarginHead` lowers it step by step.
         class_weight: one number per class, (K,).
-        ignore_index, reduction: as in `cross_entropy`.
-
-    Returns:
-        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
+        ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Degenerate cases: a zero feature or a zero row of the classifier has no angle. Its logit is 0, and its gradient is
     lam / (1 + lam) times that of the plain logit. If rounding made a cosine larger than 1 in size, it counts as 1.
@@ -79,8 +74,7 @@ def large_margin(
 
 def row_norms(rows: Tensor) -> Tensor:
     """Norms of the rows of (N, d), in float32 or better."""
-    norms: Tensor = torch.linalg.vector_norm(at_least_float32(rows), dim=1)
-    return norms
+    return torch.linalg.vector_norm(at_least_float32(rows), dim=1)  # type: ignore[no-any-return]
 
 
 def shrink(logit: Tensor, norms: Tensor, margin: int, lam: Tensor | float) -> Tensor:
@@ -107,15 +101,14 @@ def shrink(logit: Tensor, norms: Tensor, margin: int, lam: Tensor | float) -> Te
 
 
 def _read_features(features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    features, weight = read_scores(features, "features"), read_scores(weight, "weight")
     for name, tensor in (("features", features), ("weight", weight)):
-        read_scores(tensor, name)
         if tensor.dim() != 2:
             raise ValueError(f"{name} must have two axes, got shape {tuple(tensor.shape)}")
     if features.shape[1] != weight.shape[1]:
         raise ValueError(
             f"features (N, d) and weight (K, d) must agree in d, got {tuple(features.shape)} and {tuple(weight.shape)}"
         )
-    features, weight = at_least_float32(features), at_least_float32(weight)
     common = torch.promote_types(features.dtype, weight.dtype)
     return features.to(common), weight.to(common)
 
@@ -134,22 +127,12 @@ class LargeMarginLoss(Loss):
     )
     needed_head = NeededHead("large-margin", shared=("margin", "lam"), only=True)
 
-    def for_head(self, head: nn.Module) -> LargeMarginLoss:
+    def for_head(self, head: nn.Module) -> Loss:
         """This loss with the margin and the lambda of a `LargeMarginHead`. The head counts the step."""
-        options = self._of_head(head)
-        return LargeMarginLoss(self.num_classes, **options) if options else self
-
-    def from_features(
-        self, head: nn.Module, features: Tensor, target: Target, teacher: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The loss and the plain logits. A `LargeMarginHead` sets margin and lambda, and counts the step."""
-        logits = head(features)
-        options = self._of_head(head) or self.hyperparameters()
-        return large_margin(features, cast(Tensor, head.weight), target, **options), logits
-
-    def _of_head(self, head: nn.Module) -> dict[str, Any]:
         take_step = getattr(head, "take_step", None)
-        return {} if take_step is None else {**self.hyperparameters(), **take_step()}
+        if take_step is None:
+            return self
+        return LargeMarginLoss(self.num_classes, **{**self.hyperparameters(), **take_step()})
 
     @staticmethod
     def count_classes(*inputs: Any) -> int | None:

@@ -1,7 +1,5 @@
 """Logit adjustment: cross-entropy with the logarithms of the class frequencies added to the logits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -33,10 +31,7 @@ def logit_adjusted(
         target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         counts: n, the number of training samples of each class, (K,), all positive.
         tau: strength >= 0. With 1 the loss is consistent for the balanced error.
-        weight, ignore_index, reduction: as in `cross_entropy`.
-
-    Returns:
-        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
+        weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Paper: Menon et al. 2021.
     Tests: tests/losses/test_values.py::test_index_targets

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -20,9 +21,7 @@ from torch import Tensor, nn
 from lastlayer._core.precision import at_least_float32
 from lastlayer._core.registry import Registry, find, nearest, options_of, split_path
 from lastlayer.losses.forms import ClassForm, RowForm
-
-if TYPE_CHECKING:
-    from lastlayer.losses.target import Target
+from lastlayer.losses.target import Target
 
 COMMON = {"weight": None, "class_weight": None, "ignore_index": -100, "reduction": "mean"}
 
@@ -90,9 +89,9 @@ class Loss(nn.Module):
         cls.__signature__ = inspect.Signature([own, *cls._parameters_of_function()])  # type: ignore[attr-defined]
         hyperparameters = {p.name: p.default for p in cls._parameters_of_function()}
         inputs = [name for name in inspect.signature(cls.function).parameters if name not in hyperparameters]
-        cls.takes = tuple(name for name in inputs if name != "target")
+        cls.takes = tuple(itertools.takewhile(lambda name: name != "target", inputs))
         cls.takes_layer = cls.takes == ("features", "weight")
-        cls.needs_teacher = any(name.startswith("teacher") for name in inputs)
+        cls.needs_teacher = any(name.startswith("teacher") for name in cls.takes)
         cls.needs_counts = hyperparameters.get("counts") is inspect.Parameter.empty
         cls.row_form, cls.class_form = vars(cls).get("row_form"), vars(cls).get("class_form")
         if cls.forward is Loss.forward:
@@ -173,7 +172,15 @@ class Loss(nn.Module):
             teacher: the teacher's logits and features, if the loss needs them.
         """
         logits = head(features)
-        return self(logits, target), logits
+        if self.takes_layer:
+            return self.for_head(head)(features, head.weight, target), logits
+        if self.needs_teacher and teacher is None:
+            raise ValueError("this loss needs a teacher: give its logits and features as teacher=")
+        known = {"features": features}
+        if teacher is not None:
+            known["teacher_logits"], known["teacher_features"] = teacher
+        more = [known[name] for name in self.takes[1:] if name in known]
+        return self(logits, *more, target), logits
 
     @staticmethod
     def count_classes(*inputs: Any) -> int | None:
@@ -187,7 +194,8 @@ class Loss(nn.Module):
 
         The result is in float32 or better.
         """
-        return softmax(self.scores(logits))
+        scores = self.scores(logits)
+        return F.softmax(scores, dim=min(1, scores.dim() - 1))
 
     def probability_formula(self) -> str:
         """The formula that turns logits z into probabilities, written so that one can compute it without lastlayer.
@@ -317,8 +325,3 @@ def create_for(class_counts: Sequence[int] | Tensor, name: str, **hyperparameter
     if entry(name).module.needs_counts:
         hyperparameters.setdefault("counts", class_counts)
     return create(name, len(class_counts), **hyperparameters)
-
-
-def softmax(scores: Tensor) -> Tensor:
-    """Softmax over the class axis of (N, K, ...) or (K,)."""
-    return F.softmax(scores, dim=min(1, scores.dim() - 1))

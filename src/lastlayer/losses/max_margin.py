@@ -1,7 +1,5 @@
 """Multiclass hinge loss: the true logit must exceed the largest false logit by a margin."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from lastlayer.losses.forms import Kind, RowForm
@@ -27,10 +25,7 @@ def max_margin(
         logits: (N, K), (N, K, ...) or (K,).
         target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         margin: how far the true logit should lead, > 0.
-        weight, ignore_index, reduction: as in `cross_entropy`.
-
-    Returns:
-        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
+        weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Degenerate cases: if several false logits are largest, they share the gradient equally. If the lead is exactly the
     margin, there is no gradient. With one class the loss is 0.

@@ -1,7 +1,5 @@
 """Squared error of the logits against a scaled one-hot target."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from lastlayer.losses.forms import Kind, RowForm, SquaresForm
@@ -31,10 +29,7 @@ def mse(
         target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         kappa: weight of the true class's square, > 0.
         beta: the value that the true logit should have.
-        weight, ignore_index, reduction: as in `cross_entropy`.
-
-    Returns:
-        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
+        weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Paper: Hui and Belkin 2021; as in Zhou et al. 2022, section 2.1.
     Tests: tests/losses/test_values.py::test_index_targets

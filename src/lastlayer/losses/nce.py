@@ -1,7 +1,5 @@
 """Noise-contrastive estimation: each logit learns by itself to tell its class from noise."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -50,10 +48,7 @@ def nce(
         samples: the drawn labels, (t,) for the whole batch or (N, t). None takes the exact expectation.
         include_target: whether the noise sum includes the label, as printed in the paper. Then the loss cannot reach
             0: with a = t q_y its infimum is (1 + a) log(1 + a) - a log a, at z_y = 0.
-        weight, ignore_index, reduction: as in `cross_entropy`.
-
-    Returns:
-        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
+        weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Paper: Gutmann and Hyvärinen 2010; as in Keren et al. 2018, equation 3.
     Tests: tests/losses/test_nce.py::test_the_exact_loss_is_the_mean_over_all_draws
@@ -67,7 +62,9 @@ def nce(
     if samples is not None:
         samples = read_samples(samples, problem)
         num_noise = samples.shape[1]
-    _check_num_noise(num_noise)
+    if not isinstance(num_noise, int):
+        raise TypeError(f"num_noise must be an integer, got {type(num_noise).__name__}")
+    check_range("num_noise", num_noise, 1)
     expected = problem.row_of_classes(expected_noise(num_noise, noise, problem.logits))
     possible = expected > 0
     # If q = 0, the score is +inf. As a label the class costs 0. As noise it costs 0 times infinity, whose limit is 0.
@@ -100,25 +97,16 @@ def expected_noise(num_noise: int, noise: Tensor | None, logits: Tensor) -> Tens
     return num_noise * q
 
 
-def _check_num_noise(num_noise: int) -> None:
-    if not isinstance(num_noise, int):
-        raise TypeError(f"num_noise must be an integer, got {type(num_noise).__name__}")
-    check_range("num_noise", num_noise, 1)
-
-
 def read_samples(samples: Tensor, problem: Problem) -> Tensor:
     """Check drawn labels and bring them to shape (N, t, ...)."""
     if not isinstance(samples, Tensor) or samples.dtype not in INTEGERS:
         raise TypeError("samples must be a tensor of class indices in an integer dtype")
     rows, extra = problem.logits.shape[0], problem.logits.shape[2:]
     check_label_range("samples", samples.long(), problem.logits.shape[1])
-    if samples.dim() == 1:
-        samples = samples.reshape(1, -1, *[1] * len(extra))
-    elif samples.dim() != 2 or samples.shape[0] != rows:
+    if samples.dim() not in (1, 2) or (samples.dim() == 2 and samples.shape[0] != rows):
         raise ValueError(f"samples must have shape (t,) or ({rows}, t), got {tuple(samples.shape)}")
-    else:
-        samples = samples.reshape(*samples.shape, *[1] * len(extra))
-    return samples.long().expand(rows, -1, *extra)
+    samples = samples.long().reshape(-1, samples.shape[-1], *[1] * len(extra))  # (1, t, ...) or (N, t, ...)
+    return samples.expand(rows, -1, *extra)
 
 
 def _drawn(options: Options, problem: Problem) -> tuple[Tensor, Tensor]:

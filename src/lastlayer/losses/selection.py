@@ -4,8 +4,6 @@ A per-sample loss is written once, as a function of a selection of classes. With
 label, and the result has shape (N, 1, ...). With probability targets it is every class, and the result is (N, K, ...).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Cross-entropy that also pulls the log-partition to zero, so that each logit is a log-probability by itself."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from lastlayer.losses.forms import Kind, Options, RowForm, SoftmaxForm, Sums, cross_entropy_of
@@ -30,10 +28,7 @@ def self_norm(
         logits: (N, K), (N, K, ...) or (K,).
         target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         alpha: strength of the second term, >= 0.
-        weight, ignore_index, reduction: as in `cross_entropy`.
-
-    Returns:
-        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
+        weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Paper: Devlin et al. 2014; as in Keren et al. 2018, section 4.1, with the threshold corrected.
     Tests: tests/losses/test_self_norm.py::TestSelfNorm::test_threshold

@@ -1,7 +1,5 @@
 """Soft logit normalization (SLN), and logit normalization (LN), which is SLN with gamma = 1."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -70,10 +68,7 @@ def soft_logit_norm(
         gamma: exponent of the norm, in [0, 1].
         tau: temperature > 0. None takes `default_tau(K, gamma)`.
         label_smoothing: a in [0, 1]. The target becomes (1 - a) t + a / K.
-        weight, ignore_index, reduction: as in `cross_entropy`.
-
-    Returns:
-        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
+        weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Degenerate cases: if all logits of a sample are exactly zero, the loss is log K and its gradient is 0. Near zero the
     gradient grows like ||z||^-gamma, as the formula says. In float16 it is clamped to the largest finite value.
@@ -120,8 +115,7 @@ def logit_norm(
         weight, ignore_index, reduction: as in `cross_entropy`.
 
     Returns:
-        The loss in float32 or better: a scalar, or one value per sample with reduction="none". Its infimum is
-        log(1 + (K - 1) exp(-sqrt(K / (K - 1)) / tau)), not 0.
+        The loss, as in `cross_entropy`. Its infimum is log(1 + (K - 1) exp(-sqrt(K / (K - 1)) / tau)), not 0.
 
     Degenerate cases: as in `soft_logit_norm`.
 
@@ -188,18 +182,13 @@ class _LogSum(torch.autograd.Function):
         return d_log_sum * factor * p - along * (z / norm), None, None
 
 
-@register("sln")
-class SoftLogitNormLoss(Loss):
-    """`soft_logit_norm` as a Module; `sln` by name. Its probabilities are the softmax of the normalised logits."""
+class _Normalized:
+    """What both losses share: the logits as they enter the softmax, its formula, and where a search starts."""
 
-    function = staticmethod(soft_logit_norm)
-    row_form = RowForm(Kind.NORM, lambda o, K: (1 / resolve_tau(o["tau"], K, o["gamma"]), o["gamma"]))
-    class_form = SoftmaxForm(
-        norm=lambda o, K: (o["gamma"], resolve_tau(o["tau"], K, o["gamma"])), learnable=("gamma", "tau")
-    )
     learning_rate = 0.01
     probe_rate = 0.003
     weight_decay = 5e-3
+    num_classes: int | None
     gamma: float
     tau: float | None
 
@@ -207,30 +196,29 @@ class SoftLogitNormLoss(Loss):
         return soft_normalized(logits, self.gamma, self.tau)
 
     def probability_formula(self) -> str:
-        return _normalized_formula(self.num_classes, self.gamma, self.tau)
+        gamma, tau, K = self.gamma, self.tau, self.num_classes
+        if tau is None and K is None:
+            return f"softmax(z / (0.2 (K / 10)^{-gamma / 2:g} ||z||^{gamma:g}))"
+        return f"softmax(z / ({resolve_tau(tau, K or 0, gamma):.9g} ||z||^{gamma:g}))"
+
+
+@register("sln")
+class SoftLogitNormLoss(_Normalized, Loss):
+    """`soft_logit_norm` as a Module; `sln` by name. Its probabilities are the softmax of the normalised logits."""
+
+    function = staticmethod(soft_logit_norm)
+    row_form = RowForm(Kind.NORM, lambda o, K: (1 / resolve_tau(o["tau"], K, o["gamma"]), o["gamma"]))
+    class_form = SoftmaxForm(
+        norm=lambda o, K: (o["gamma"], resolve_tau(o["tau"], K, o["gamma"])), learnable=("gamma", "tau")
+    )
 
 
 @register("ln")
-class LogitNormLoss(Loss):
+class LogitNormLoss(_Normalized, Loss):
     """`logit_norm` as a Module; `ln` by name. Its probabilities are the softmax of the normalised logits."""
 
     function = staticmethod(logit_norm)
     row_form = RowForm(Kind.NORM, lambda o, K: (1 / resolve_tau(o["tau"], K, 1.0), 1.0))
     class_form = SoftmaxForm(norm=lambda o, K: (1.0, resolve_tau(o["tau"], K, 1.0)), learnable=("tau",))
     aligned = True
-    learning_rate = 0.01
-    probe_rate = 0.003
-    weight_decay = 5e-3
-    tau: float | None
-
-    def scores(self, logits: Tensor) -> Tensor:
-        return soft_normalized(logits, 1.0, self.tau)
-
-    def probability_formula(self) -> str:
-        return _normalized_formula(self.num_classes, 1.0, self.tau)
-
-
-def _normalized_formula(num_classes: int | None, gamma: float, tau: float | None) -> str:
-    if tau is None and num_classes is None:
-        return f"softmax(z / (0.2 (K / 10)^{-gamma / 2:g} ||z||^{gamma:g}))"
-    return f"softmax(z / ({resolve_tau(tau, num_classes or 0, gamma):.9g} ||z||^{gamma:g}))"
+    gamma = 1.0

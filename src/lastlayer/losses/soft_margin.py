@@ -1,7 +1,5 @@
 """Additive margin on the true logit: M-Softmax. On a normalized head this is CosFace."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from lastlayer.losses.forms import Kind, OthersForm, RowForm
@@ -29,10 +27,7 @@ def soft_margin(
         logits: (N, K), (N, K, ...) or (K,).
         target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         margin: >= 0; 0 is cross-entropy.
-        weight, ignore_index, reduction: as in `cross_entropy`.
-
-    Returns:
-        The loss in float32 or better: a scalar, or one value per sample with reduction="none".
+        weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Paper: Wang et al. 2018, the soft-margin part.
     Tests: tests/losses/test_soft_margin.py::test_soft_margin_on_a_normalized_head_is_cosface

@@ -5,8 +5,6 @@ The pair means exactly the probabilities lam e_{y_a} + (1 - lam) e_{y_b}. It ser
 N x K probabilities.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -52,7 +50,10 @@ def check_labels() -> Iterator[None]:
 
 @dataclass
 class Labels:
-    """Class indices. Their mask and their index are computed when they are first needed."""
+    """Class indices. Their mask and their index are computed when they are first needed.
+
+    They are not a `functools.cached_property`, which torch.compile cannot trace here.
+    """
 
     given: Tensor  # (N, ...) int64
     ignored: int | None  # samples with this label do not count
@@ -64,15 +65,13 @@ class Labels:
     def valid(self) -> Tensor:
         """Which of them count, (N, ...) bool."""
         if self._valid is None:
-            if self.ignored is None:
-                self._valid = torch.ones_like(self.given, dtype=torch.bool)
-            else:
-                self._valid = self.given != self.ignored
+            everything = self.ignored is None
+            self._valid = torch.ones_like(self.given, dtype=torch.bool) if everything else self.given != self.ignored
         return self._valid
 
     @property
     def index(self) -> Tensor:
-        """The labels in the shape that gather needs, (N, 1, ...); 0 where the label is ignored."""
+        """The labels in the shape that gather needs, (N, 1, ...). An ignored label becomes 0."""
         if self._index is None:
             self._index = torch.where(self.valid, self.given, 0).unsqueeze(1)
         return self._index

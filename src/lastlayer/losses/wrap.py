@@ -1,7 +1,5 @@
 """Turns losses from elsewhere into a `Loss`: any callable of (logits, target), such as a loss of `torch.nn`."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import inspect

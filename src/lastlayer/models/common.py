@@ -24,9 +24,9 @@ class ModelInfo:
         factory: called with `in_shape` and the options.
         summary: one line for people.
         paper: where the architecture comes from.
-        in_shape: input shape without the batch at which `parameters` was counted.
-        num_classes: classes of the linear head (with bias) included in `parameters`.
-        parameters: number of trainable parameters of backbone and linear head.
+        in_shape: shape of one input, for which `parameters` was counted.
+        num_classes: number of classes for which `parameters` was counted.
+        parameters: number of trainable parameters of the backbone and a linear head with bias.
     """
 
     name: str
@@ -59,7 +59,7 @@ def register(
 
 
 def available() -> tuple[str, ...]:
-    """Names of the registered backbones, sorted.
+    """The names of the registered backbones, sorted.
 
     Example:
         >>> from lastlayer import models
@@ -70,10 +70,10 @@ def available() -> tuple[str, ...]:
 
 
 def describe(name: str) -> ModelInfo:
-    """What is known of a registered backbone: paper, options, parameter count.
+    """What is known of a registered backbone: its paper, its options, its number of parameters.
 
     Raises:
-        ValueError: no backbone has that name. The message suggests the nearest one.
+        ValueError: if no backbone has that name. The message suggests the nearest one.
 
     Example:
         >>> from lastlayer import models
@@ -103,7 +103,7 @@ def conv_norm(channels: int, maps: int, kernel: int, stride: int = 1) -> tuple[n
 
 
 def he_normal(model: nn.Module) -> None:
-    """Draw convolutions from N(0, 2 / (k^2 out)) (He et al. 2015, backward form); batch norm at 1 and 0."""
+    """Draw convolutions from N(0, 2 / (k^2 out)) (He et al. 2015, backward form). Batch norm starts at 1 and 0."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -1,12 +1,12 @@
-"""Backbones from elsewhere: a user's factory, timm, transformers; and how their features are found.
+"""Backbones from elsewhere, made by a user's factory, timm or transformers, and how their features are found.
 
-The convention, in this order:
-1. the model has `reset_classifier` and `num_features` (timm's protocol): `reset_classifier(0)` makes
-   `forward` return the pooled features;
-2. the model has an integer `num_features`: `forward` is taken to return the features;
-3. otherwise the last `nn.Linear` in module order is the classifier, provided that its output is the model's output; it
-   is replaced by the identity, and `taken_off` says which layer it was.
-Then a batch of two zeros is passed through the model: the output must be (2, num_features).
+The first of these rules that fits is used:
+1. The model has `reset_classifier` and `num_features`, as those of timm. `reset_classifier(0)` makes `forward` return
+   the pooled features.
+2. The model has an integer `num_features`. Then `forward` must return the features.
+3. The output of the last `nn.Linear` in module order is the model's output. This layer is the classifier. It is
+   replaced by the identity, and `taken_off` says which layer it was.
+Then two inputs of zeros are passed through the model. The output must have shape (2, num_features).
 
 Tests: tests/models/test_external.py.
 """
@@ -31,20 +31,19 @@ def from_factory(path: str, in_shape: tuple[int, ...], options: dict[str, Any]) 
     the number of classes, because the head is separate.
 
     Args:
-        path: "package.module:factory"; anything callable that gives an `nn.Module`.
+        path: "package.module:factory", any callable that returns an `nn.Module`.
         in_shape: shape of one input.
         options: keyword arguments of the factory.
 
     Raises:
-        ValueError: the module or the name is not there, the factory fails, the result is no nn.Module, or no features
-            are found.
+        ValueError: if there is no such factory, it fails, its result is no nn.Module, or no features are found.
     """
     factory = find_factory(path)
     if "in_shape" in inspect.signature(factory).parameters:
         options = {"in_shape": in_shape, **options}
     try:
         model = factory(**options)
-    except Exception as error:  # it is the user's code: anything can come out
+    except Exception as error:  # the user's code can raise anything
         raise ValueError(f"model {path!r}: its factory raised {type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):
         raise ValueError(f"model {path!r}: the factory returned {type(model).__name__}, not a nn.Module")
@@ -52,11 +51,7 @@ def from_factory(path: str, in_shape: tuple[int, ...], options: dict[str, Any]) 
 
 
 def find_factory(path: str) -> Callable[..., Any]:
-    """The callable named by "package.module:factory", from PYTHONPATH or the working folder.
-
-    Raises:
-        ValueError: the module cannot be imported, or has no such callable.
-    """
+    """The callable named by "package.module:factory", from PYTHONPATH or the working folder. ValueError without one."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         raise ValueError(f"model {path!r} must have the form package.module:factory, timm:NAME or hf:NAME")
@@ -64,11 +59,11 @@ def find_factory(path: str) -> Callable[..., Any]:
 
 
 def check_external(name: str) -> None:
-    """Whether a model from elsewhere can be had, without building it.
+    """Check that a model from elsewhere is there, without building it.
 
     Raises:
-        ValueError: there is no such factory.
-        ImportError: timm or transformers is missing; the message names the extra.
+        ValueError: if there is no such factory.
+        ImportError: if timm or transformers is missing. The message says how to install it.
     """
     source, _, rest = name.partition(":")
     if source in ("timm", "hf"):
@@ -80,11 +75,7 @@ def check_external(name: str) -> None:
 
 
 def from_timm(name: str, in_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:
-    """Build `timm.create_model(name, num_classes=0, in_chans=channels, **options)`.
-
-    Raises:
-        ImportError: timm is not installed; the message names the extra.
-    """
+    """Build `timm.create_model(name, num_classes=0, in_chans=channels, **options)`. ImportError if timm is missing."""
     timm = _import("timm", f"timm:{name}", "timm")
     model = timm.create_model(name, num_classes=0, in_chans=in_shape[0], **options)
     return as_backbone(model, in_shape)
@@ -95,13 +86,13 @@ def from_transformers(name: str, in_shape: tuple[int, ...], options: dict[str, A
 
     Args:
         name: a folder, one under the data root, or a hub name.
-        in_shape: shape of one input, for the record: (2, length) or (length,) of text, (channels, height, width) of
-            images.
-        options: `pretrained` (default False) loads the weights, from safetensors only; the rest goes to
+        in_shape: shape of one input: (2, length) or (length,) for text, (channels, height, width) for images. The
+            encoder does not need it.
+        options: `pretrained` (default False) loads the weights, from safetensors only. All others go to
             `from_pretrained` or to the configuration.
 
     Raises:
-        ImportError: transformers is not installed; the message names the extra.
+        ImportError: if transformers is missing.
     """
     transformers = _import("transformers", f"hf:{name}", "hf")
     options = dict(options)
@@ -127,7 +118,10 @@ def _import(package: str, asked: str, extra: str) -> ModuleType:
 
 
 class Encoder(nn.Module):
-    """A transformers model that returns features: of images, of token numbers (N, L), or of what `tokenise` makes."""
+    """A transformers model that returns features.
+
+    It takes images, token numbers (N, L), or token numbers and segments (N, 2, L) as `data.tokenise` makes them.
+    """
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -161,11 +155,11 @@ def as_backbone(model: nn.Module, in_shape: tuple[int, ...]) -> nn.Module:
         in_shape: shape of one input.
 
     Returns:
-        The model itself, with `num_features`. If its classifier was taken off, the model was changed in place, and
+        The model itself, with `num_features`. If its classifier was removed, the model was changed in place, and
         `taken_off` says which layer that was.
 
     Raises:
-        ValueError: no features can be found, or the output is not (N, num_features).
+        ValueError: if no features can be found, or the output is not (N, num_features).
 
     Example:
         >>> model = as_backbone(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), (4,))
@@ -206,9 +200,9 @@ def _take_off_classifier(model: nn.Module, in_shape: tuple[int, ...]) -> int:
         hook.remove()
     if not torch.equal(output, mark.to(output)):
         raise ValueError(
-            f"the model has no `num_features`, and its last nn.Linear, {name}, is no classifier: what it gives is not "
-            "what the model gives. If forward returns features, give the model their number as `num_features`, an "
-            "integer; if it returns logits, let an nn.Linear make them, with nothing behind it"
+            f"the model has no `num_features`, and its last nn.Linear, {name}, is no classifier: its output is not "
+            "the output of the model. If forward returns features, give the model their number as `num_features`, an "
+            "integer. If it returns logits, let an nn.Linear make them as the last step"
         )
     model.taken_off = cast(Any, f"{name}, {classifier.in_features} to {classifier.out_features}")
     parent, _, leaf = name.rpartition(".")
@@ -217,7 +211,7 @@ def _take_off_classifier(model: nn.Module, in_shape: tuple[int, ...]) -> int:
 
 
 def _output(model: nn.Module, in_shape: tuple[int, ...]) -> Tensor:
-    """What the model gives for two zeros, in evaluation mode."""
+    """The output of the model for two inputs of zeros, in evaluation mode."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
