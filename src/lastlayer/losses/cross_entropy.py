@@ -59,8 +59,7 @@ def cross_entropy(
     check_range("temperature", temperature, 0.0, open_low=True)
     check_range("label_smoothing", label_smoothing, 0.0, 1.0)
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
-    is_one = not isinstance(temperature, Tensor) and temperature == 1.0
-    scores = problem.logits if is_one else problem.logits / temperature
+    scores = problem.logits if _is_one(temperature) else problem.logits / temperature
     return softmax_cross_entropy(problem, scores, label_smoothing)
 
 
@@ -87,6 +86,10 @@ def softmax_cross_entropy(problem: Problem, scores: Tensor, label_smoothing: flo
     if divide:
         return loss / normaliser(problem)
     return loss.squeeze(0) if problem.unbatched and problem.reduction == "none" else loss
+
+
+def _is_one(temperature: Tensor | float) -> bool:
+    return not isinstance(temperature, Tensor) and temperature == 1.0
 
 
 @register("ls", label_smoothing=0.1)
