@@ -65,8 +65,10 @@ class Labels:
     def valid(self) -> Tensor:
         """Which of them count, (N, ...) bool."""
         if self._valid is None:
-            everything = self.ignored is None
-            self._valid = torch.ones_like(self.given, dtype=torch.bool) if everything else self.given != self.ignored
+            if self.ignored is None:
+                self._valid = torch.ones_like(self.given, dtype=torch.bool)
+            else:
+                self._valid = self.given != self.ignored
         return self._valid
 
     @property
