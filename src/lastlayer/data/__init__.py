@@ -10,9 +10,9 @@ from .image_cache import MappedImages
 from .loading import Check, check, load, load_text, reading_once
 from .readers.arrays import array_named, arrays, as_tensor, read_arrays
 from .readers.folders import ImageFiles, image_files, image_folder
+from .readers.texts import tokenise
 from .sources import Source, available, describe, find, get, register
 from .splits import hold_out, known_classes, long_tail, open_set, stratified, subset
-from .tokens import tokenise
 
 __all__ = [
     "Check",

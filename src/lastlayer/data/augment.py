@@ -1,8 +1,7 @@
-"""Augmentation of whole batches on the device.
+"""Augmentation of whole batches on the device. Tests: tests/data/test_augment.py.
 
-Every function works on the whole batch and draws from the generator that it is given, on the device of the images. None
-reads a value back or has a shape that depends on one, so that all can be captured in a CUDA graph.
-Tests: tests/data/test_augment.py.
+A function that draws takes a `generator`, which must be on the device of x; None takes the global one of torch. No
+function reads a value back or has a shape that depends on one, so that a CUDA graph can capture all of them.
 """
 
 import math
@@ -20,8 +19,8 @@ def normalize(
     """Scale and standardise: (x / scale - mean) / std.
 
     Args:
-        x: images (N, C, H, W) or features (N, d), any type; tokens, int32, are returned as they are.
-        mean, std: (C,) or (d,); if both are None, x is only divided by the scale.
+        x: images (N, C, H, W) or features (N, d), of any type. Tokens (int32) are returned as they are.
+        mean, std: (C,) or (d,). If both are None, x is only divided by the scale.
         scale: the value of full intensity.
         dtype: of the result.
 
@@ -35,13 +34,13 @@ def normalize(
     if mean is None or std is None:
         return x if scale == 1.0 else x / scale
     shape = (-1, 1, 1) if x.ndim == 4 else (-1,)
-    # one multiplication and one addition per value; the constants are computed per channel
+    # with constants per channel, a value costs only one multiplication and one subtraction
     factor = (1.0 / (scale * std)).to(dtype).view(shape)
     return x * factor - (mean / std).to(dtype).view(shape)
 
 
 class Normalize(nn.Module):
-    """`normalize` as a module that carries a data set's statistics.
+    """`normalize` as a module that holds the statistics of a data set.
 
     Example:
         >>> from lastlayer import data
@@ -69,12 +68,9 @@ class Normalize(nn.Module):
 
 
 def pad_crop(x: Tensor, padding: int, generator: torch.Generator | None = None) -> Tensor:
-    """Pad each image with zeros on all sides, and cut a window of the old size out of it at random.
+    """Pad each image of x (N, C, H, W) with `padding` zeros on every side, and cut out a window of the old size.
 
-    Args:
-        x: images (N, C, H, W), any type.
-        padding: pixels on each side; each of the (2 padding + 1)^2 windows is equally likely.
-        generator: source of randomness, on the device of x.
+    Each of the (2 padding + 1)^2 windows is equally likely. x may have any type.
 
     Example:
         >>> x = torch.ones(2, 1, 4, 4)
@@ -85,23 +81,13 @@ def pad_crop(x: Tensor, padding: int, generator: torch.Generator | None = None) 
     offsets = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator, device=x.device)
     rows = offsets[0] + torch.arange(height, device=x.device)  # (N, H)
     columns = offsets[1] + torch.arange(width, device=x.device)  # (N, W)
-    return _window(F.pad(x, (padding,) * 4), rows, columns)
-
-
-def _window(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """x[n, :, rows[n], columns[n]] for every image n."""
-    samples = torch.arange(len(x), device=x.device).view(-1, 1, 1, 1)
+    samples = torch.arange(n, device=x.device).view(-1, 1, 1, 1)
     channels = torch.arange(x.shape[1], device=x.device).view(1, -1, 1, 1)
-    return x[samples, channels, rows[:, None, :, None], columns[:, None, None, :]]
+    return F.pad(x, (padding,) * 4)[samples, channels, rows[:, None, :, None], columns[:, None, None, :]]
 
 
 def horizontal_flip(x: Tensor, p: float = 0.5, generator: torch.Generator | None = None) -> Tensor:
-    """Mirror each image left to right with probability p.
-
-    Args:
-        x: images (N, C, H, W), any type.
-        p: probability.
-        generator: source of randomness, on the device of x.
+    """Mirror each image of x (N, C, H, W), of any type, left to right with probability p.
 
     Example:
         >>> horizontal_flip(torch.tensor([[[[1, 2, 3]]]]), p=1.0)
@@ -112,14 +98,9 @@ def horizontal_flip(x: Tensor, p: float = 0.5, generator: torch.Generator | None
 
 
 def rotate(x: Tensor, degrees: float, generator: torch.Generator | None = None) -> Tensor:
-    """Turn each image about its centre by an angle uniform in [-degrees, degrees]; zeros fill the corners.
+    """Turn each image of x (N, C, H, W) about its centre by an angle uniform in [-degrees, degrees].
 
-    The interpolation is bilinear. Bytes are rounded back to bytes.
-
-    Args:
-        x: images (N, C, H, W).
-        degrees: largest angle.
-        generator: source of randomness, on the device of x.
+    The interpolation is bilinear. Zeros fill the corners. Bytes are rounded back to bytes.
 
     Example:
         >>> x = torch.rand(2, 3, 8, 8)
@@ -131,9 +112,7 @@ def rotate(x: Tensor, degrees: float, generator: torch.Generator | None = None) 
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
     # grid coordinates run from -1 to 1 on both axes, so a turn in pixels needs the ratio of the sides
     ratio = height / width
-    theta = torch.stack(
-        (torch.stack((cos, -sin * ratio, zero), 1), torch.stack((sin / ratio, cos, zero), 1)), 1
-    )  # (N, 2, 3)
+    theta = torch.stack((cos, -sin * ratio, zero, sin / ratio, cos, zero), 1).view(n, 2, 3)
     images = x if x.is_floating_point() else x.float()
     grid = F.affine_grid(theta.to(images.dtype), list(x.shape), align_corners=False)
     turned = F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
@@ -141,13 +120,13 @@ def rotate(x: Tensor, degrees: float, generator: torch.Generator | None = None) 
 
 
 def _beta(alpha: float, device: torch.device, generator: torch.Generator | None) -> Tensor:
-    """A draw of Beta(alpha, alpha) as a scalar tensor. In float32 a small alpha would underflow to 0/0."""
+    """A draw of Beta(alpha, alpha) as a scalar tensor. In float32 a small alpha would give 0/0."""
     concentration = torch.full((2,), alpha, dtype=torch.float64, device=device)
     return torch._sample_dirichlet(concentration, generator=generator)[0].float()
 
 
 def _permutation(x: Tensor, generator: torch.Generator | None) -> Tensor:
-    """A random order of the batch, by sorting random keys: a CUDA graph can always capture that, unlike randperm."""
+    """A random order of the batch. A CUDA graph can always capture the sorting of random keys, but not randperm."""
     return torch.rand(len(x), generator=generator, device=x.device).argsort(stable=True)
 
 
@@ -160,13 +139,13 @@ def mixup(
         x: floating-point inputs (N, ...), normalised or not.
         target: labels (N,).
         alpha: shape of the Beta distribution, positive.
-        generator: source of randomness, on the device of x.
+        generator: on the device of x.
 
     Returns:
-        The blended inputs and (y_a, y_b, lam); the loss is lam L(y_a) + (1 - lam) L(y_b). lam is a scalar tensor.
+        The blended inputs and (y_a, y_b, lam). The loss is lam L(y_a) + (1 - lam) L(y_b). lam is a scalar tensor.
 
     Raises:
-        TypeError: x holds bytes; normalise first.
+        TypeError: x holds bytes, which must be normalised first.
 
     Paper: Zhang et al. 2018.
 
@@ -185,19 +164,12 @@ def mixup(
 def cutmix(
     x: Tensor, target: Tensor, alpha: float = 1.0, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Mixed]:
-    """Replace a box of each image by the same box of another of the batch.
+    """Replace a box of each image by the same box of another image of the batch.
 
     Each side of the box is sqrt(1 - lam) times that of the image, with lam ~ Beta(alpha, alpha). The centre is uniform,
     and the box ends at the border. The lam that is returned is the share of pixels that stayed.
 
-    Args:
-        x: images (N, C, H, W), any type.
-        target: labels (N,).
-        alpha: shape of the Beta distribution, positive.
-        generator: source of randomness, on the device of x.
-
-    Returns:
-        The images and (y_a, y_b, lam), as `mixup`.
+    Arguments and results are as for `mixup`, with images x (N, C, H, W) of any type.
 
     Paper: Yun et al. 2019.
 
@@ -218,7 +190,7 @@ def cutmix(
 
 
 def _interval(length: int, centre: Tensor, share: Tensor) -> Tensor:
-    """Which of `length` pixels lie within share / 2 of the centre pixel."""
+    """Which of `length` pixels belong to an interval of share * length pixels around the centre, bool (length,)."""
     middle = (centre * length).floor()
     half = (share * length).floor() / 2
     positions = torch.arange(length, device=centre.device)
@@ -234,17 +206,17 @@ def mix(
     probability: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Mixed]:
-    """Mixup or cutmix, for a share of the batches.
+    """Mix a batch by `mixup` or `cutmix`, with some probability.
 
-    A batch is mixed with probability `probability`. If both alphas are positive, mixup and cutmix are equally likely.
-    A batch that is not mixed has lam = 1. Paper 003 uses 0.8, 1.0 and 0.8.
+    If both alphas are positive, the two methods are equally likely. A batch that is not mixed has lam = 1.
+    Paper 003 uses 0.8, 1.0 and 0.8.
 
     Args:
         x: floating-point images (N, C, H, W).
         target: labels (N,).
         mixup_alpha, cutmix_alpha: shapes of the Beta distributions; with 0 the method is not used.
         probability: share of batches that are mixed.
-        generator: source of randomness, on the device of x.
+        generator: on the device of x.
 
     Returns:
         The images and (y_a, y_b, lam), as `mixup`.
@@ -259,39 +231,24 @@ def mix(
         mixed, (_, other, lam) = mixup(x, target, mixup_alpha, generator)
         if cutmix_alpha > 0:
             cut, (_, other_cut, lam_cut) = cutmix(x, target, cutmix_alpha, generator)
-            first = draw[1] < 0.5
-            mixed, other, lam = (
-                torch.where(first, mixed, cut),
-                torch.where(first, other, other_cut),
-                torch.where(first, lam, lam_cut),
-            )
+            first, pairs = draw[1] < 0.5, ((mixed, cut), (other, other_cut), (lam, lam_cut))
+            mixed, other, lam = (torch.where(first, *pair) for pair in pairs)
     elif cutmix_alpha > 0:
         mixed, (_, other, lam) = cutmix(x, target, cutmix_alpha, generator)
     else:
         return x, (target, target, torch.ones((), device=x.device))
     applied = draw[0] < probability
-    return (
-        torch.where(applied, mixed, x),
-        (target, torch.where(applied, other, target), torch.where(applied, lam, torch.ones_like(lam))),
-    )
+    other, lam = torch.where(applied, other, target), torch.where(applied, lam, torch.ones_like(lam))
+    return torch.where(applied, mixed, x), (target, other, lam)
 
 
 def augment(
-    x: Tensor,
-    *,
-    padding: int = 0,
-    flip: float = 0.0,
-    degrees: float = 0.0,
-    generator: torch.Generator | None = None,
+    x: Tensor, *, padding: int = 0, flip: float = 0.0, degrees: float = 0.0, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Crop, flip and rotate a batch, in this order. A step whose number is 0 is skipped and draws nothing.
+    """Crop, flip and rotate a batch of images (N, C, H, W), in this order. Bytes stay bytes.
 
-    Args:
-        x: images (N, C, H, W); bytes stay bytes.
-        padding: of `pad_crop`.
-        flip: probability of `horizontal_flip`.
-        degrees: of `rotate`.
-        generator: source of randomness, on the device of x.
+    The numbers are the `padding` of `pad_crop`, the probability of `horizontal_flip` and the `degrees` of `rotate`. A
+    step whose number is 0 is skipped and draws nothing.
 
     Example:
         >>> x = torch.zeros(2, 3, 8, 8, dtype=torch.uint8)

@@ -1,11 +1,7 @@
-"""What a data set is: splits of tensors, and a description of where they come from.
+"""What a data set is: splits of tensors, and where they come from. Tests: tests/data/test_dataset.py."""
 
-Tests: tests/data/test_dataset.py.
-"""
-
-import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,19 +25,19 @@ class Split:
     target: Tensor
 
     def __post_init__(self) -> None:
-        if self.target.dtype != torch.int64 or self.target.ndim != 1:
-            found = f"{self.target.dtype} {tuple(self.target.shape)}"
-            raise TypeError(f"target must be int64 of shape (N,), not {found}")
-        tokens = self.inputs.ndim == 3 and self.inputs.dtype == torch.int32
-        if self.inputs.ndim not in (2, 4) and not tokens:
-            found = f"{self.inputs.dtype} {tuple(self.inputs.shape)}"
+        inputs, target = self.inputs, self.target
+        if target.dtype != torch.int64 or target.ndim != 1:
+            raise TypeError(f"target must be int64 of shape (N,), not {target.dtype} {tuple(target.shape)}")
+        tokens = inputs.ndim == 3 and inputs.dtype == torch.int32
+        if inputs.ndim not in (2, 4) and not tokens:
+            found = f"{inputs.dtype} {tuple(inputs.shape)}"
             raise ValueError(f"inputs must be (N, C, H, W), (N, d) or tokens int32 (N, 2, L), not {found}")
-        if self.inputs.ndim == 2 and not self.inputs.is_floating_point():
-            raise TypeError(f"features must be floating point, not {self.inputs.dtype}")
-        if self.inputs.ndim == 4 and not (self.inputs.is_floating_point() or self.inputs.dtype == torch.uint8):
-            raise TypeError(f"images must be uint8 or floating point, not {self.inputs.dtype}")
-        if len(self.inputs) != len(self.target):
-            raise ValueError(f"{len(self.inputs)} inputs but {len(self.target)} labels")
+        if inputs.ndim == 2 and not inputs.is_floating_point():
+            raise TypeError(f"features must be floating point, not {inputs.dtype}")
+        if inputs.ndim == 4 and not (inputs.is_floating_point() or inputs.dtype == torch.uint8):
+            raise TypeError(f"images must be uint8 or floating point, not {inputs.dtype}")
+        if len(inputs) != len(target):
+            raise ValueError(f"{len(inputs)} inputs but {len(target)} labels")
 
     def __len__(self) -> int:
         return len(self.target)
@@ -64,9 +60,14 @@ class Split:
         return Split(self.inputs.to(device), self.target.to(device))
 
 
+def joined(splits: Sequence[Split]) -> Split:
+    """The samples of several splits in memory, one split after the other."""
+    return Split(torch.cat([split.tensor() for split in splits]), torch.cat([split.target for split in splits]))
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """A labelled data set, with what is known of its origin.
+    """A labelled data set, and what is known of its origin.
 
     Pixels stay as stored. `scale`, `mean` and `std` say how to normalise them: (x / scale - mean) / std, per channel
     for images and per entry for features (see `lastlayer.data.Normalize`).
@@ -78,15 +79,12 @@ class Dataset:
         class_names: one name per class, in label order.
         scale: the value of full intensity (255 for 8-bit images, 1 for features).
         mean: mean of inputs / scale over the training samples; with None, inputs are left as they are.
-        std: standard deviation likewise, 1 where it would be 0.
-        validation: samples held out of `train`, if any (`hold_out`).
-        unknown: test samples of classes that `train` does not have (`open_set`), with the labels of the set they came
-            from.
+        std: standard deviation of the same, with 1 in place of 0.
+        validation: samples that `hold_out` took out of `train`, if any.
+        unknown: test samples of classes that `train` does not have (`open_set`), with the labels of their own set.
         checksums: SHA-256 by source file, or of the tensors if there is no file.
-        source: where the data comes from.
-        licence: terms of use.
-        citation: what to cite.
-        notes: every choice made on the way (splits, subsets), in order, for people to read.
+        source, licence, citation: where the data comes from, its terms of use, and what to cite.
+        notes: every choice made on the way, such as splits and subsets, in order, for people to read.
         imbalance: what `long_tail` was given, if it thinned the training set.
     """
 
@@ -107,11 +105,10 @@ class Dataset:
     imbalance: float | None = None
 
     def __post_init__(self) -> None:
-        shape = self.in_shape
         for part, split in self._splits().items():
-            if tuple(split.inputs.shape[1:]) != shape:
-                found = tuple(split.inputs.shape[1:])
-                raise ValueError(f"{self.name}: train inputs are {shape} but {part} inputs are {found}")
+            shape = tuple(split.inputs.shape[1:])
+            if shape != self.in_shape:
+                raise ValueError(f"{self.name}: train inputs are {self.in_shape} but {part} inputs are {shape}")
             if part != "unknown":
                 self._check_labels(part, split)
 
@@ -127,32 +124,26 @@ class Dataset:
             raise ValueError(f"{self.name}: there are no {part} samples")
         low, high = int(split.target.min()), int(split.target.max())
         if low < 0 or high >= self.num_classes:
-            where = int((split.target == (low if low < 0 else high)).nonzero()[0])
+            wrong = low if low < 0 else high
+            where = int((split.target == wrong).nonzero()[0])
             raise ValueError(
-                f"{self.name}: {part} label {low if low < 0 else high} at sample {where} is out of range; with "
-                f"{self.num_classes} classes labels are 0 to {self.num_classes - 1}"
+                f"{self.name}: {part} label {wrong} at sample {where} is out of range; with {self.num_classes} classes "
+                f"labels are 0 to {self.num_classes - 1}"
             )
-        if part == "train":
-            counts = split.target.bincount(minlength=self.num_classes)
-            empty = (counts == 0).nonzero().flatten().tolist()
-            if empty:
-                remedy = "add some, or number the labels without gaps"
-                if self.class_names[0] == "0" and empty == list(range(low)):
-                    remedy = f"the lowest label is {low} and should be 0: subtract {low} from all"
-                names = [str(k) if self.class_names[k] == str(k) else f"{k} ({self.class_names[k]})" for k in empty]
-                raise ValueError(
-                    f"{self.name}: no training samples for {len(empty)} of {self.num_classes} classes: "
-                    f"{', '.join(names[:10])}{', ...' * (len(names) > 10)}; {remedy}"
-                )
+        empty = (self.train_counts == 0).nonzero().flatten().tolist() if part == "train" else []
+        if empty:
+            remedy = "add some, or number the labels without gaps"
+            if self.class_names[0] == "0" and empty == list(range(low)):
+                remedy = f"the lowest label is {low} and should be 0: subtract {low} from all"
+            names = [str(k) if self.class_names[k] == str(k) else f"{k} ({self.class_names[k]})" for k in empty]
+            raise ValueError(
+                f"{self.name}: no training samples for {len(empty)} of {self.num_classes} classes: "
+                f"{', '.join(names[:10])}{', ...' * (len(names) > 10)}; {remedy}"
+            )
 
     def _splits(self) -> dict[str, Split]:
-        every = {
-            "train": self.train,
-            "test": self.test,
-            "validation": self.validation,
-            "unknown": self.unknown,
-        }
-        return {part: split for part, split in every.items() if split is not None}
+        parts = ("train", "test", "validation", "unknown")
+        return {part: split for part in parts if (split := getattr(self, part)) is not None}
 
     @property
     def num_classes(self) -> int:
@@ -180,7 +171,7 @@ class Dataset:
         return replace(self, **moved)
 
     def with_statistics(self) -> "Dataset":
-        """A copy whose `mean` and `std` are those of its training samples, per channel or per entry of a feature."""
+        """A copy whose `mean` and `std` are the `statistics` of its training samples."""
         mean, std = statistics(self.train.inputs, self.scale)
         return replace(self, mean=mean, std=std)
 
@@ -192,7 +183,7 @@ def statistics(inputs: Tensor | MappedImages, scale: float = 1.0) -> tuple[tuple
 
     Args:
         inputs: images (N, C, H, W) or features (N, d).
-        scale: divisor of the inputs.
+        scale: the value of full intensity.
 
     Example:
         >>> statistics(torch.tensor([[0.0, 5.0], [2.0, 5.0]]))
@@ -201,7 +192,7 @@ def statistics(inputs: Tensor | MappedImages, scale: float = 1.0) -> tuple[tuple
     if isinstance(inputs, MappedImages):
         pairs = [_moments(*sums, inputs.nbytes // inputs.shape[1], scale) for sums in inputs.channel_sums()]
     elif inputs.dtype == torch.uint8:
-        # We count how often each value occurs, because a wider copy of the whole data set would be too large.
+        # we count how often each value occurs, because a wider copy of the whole data set would be too large
         values = torch.arange(256)
         pairs = []
         for channel in range(inputs.shape[1]):
@@ -217,22 +208,13 @@ def statistics(inputs: Tensor | MappedImages, scale: float = 1.0) -> tuple[tuple
 
 
 def _moments(total: int, squares: int, count: int, scale: float) -> tuple[float, float]:
-    """Mean and deviation of integers / scale from their sums. The sums are exact, so that no digits cancel."""
+    """Mean and deviation of integers / scale. Their sum and sum of squares are exact, so that no digits cancel."""
     return total / count / scale, math.sqrt(count * squares - total**2) / count / scale
-
-
-def tensor_checksum(*tensors: Tensor) -> str:
-    """SHA-256 of the shapes, types and bytes of tensors."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().data)
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TextSplit:
-    """Texts and their labels; `pairs` holds the second text of each sample if a sample is a pair."""
+    """Texts and their labels. If a sample is a pair of texts, `pairs` holds the second ones."""
 
     texts: tuple[str, ...]
     target: Tensor
@@ -247,7 +229,7 @@ class TextSplit:
 
 @dataclass(frozen=True, eq=False)
 class TextDataset:
-    """A labelled data set of texts; `tokenise` makes numbers of them. The fields are those of `Dataset`."""
+    """A labelled data set of texts, which `tokenise` turns into a `Dataset`. The fields mean the same as there."""
 
     name: str
     train: TextSplit

@@ -1,4 +1,4 @@
-"""Source files: their checksums, and resumable downloads. Tests: tests/data/test_files.py."""
+"""The files of data sets: checksums, downloads that can be resumed, archives. Tests: tests/data/test_files.py."""
 
 import hashlib
 import os
@@ -15,21 +15,18 @@ from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
+from lastlayer._core.files import sha256
+
 Progress = Callable[[str, int, int | None], None]
 _PIECE = 1 << 20
 
 
 class CorruptFileError(ValueError):
-    """A source file is damaged: truncated, altered, or not of the format it should be."""
+    """A file of a data set is damaged: truncated, altered, or not of the format it should be."""
 
 
 class DownloadError(OSError):
-    """A file could not be fetched; the message says from where and why."""
-
-
-def digest(data: bytes, algorithm: str = "sha256") -> str:
-    """Hex digest of bytes."""
-    return hashlib.new(algorithm, data).hexdigest()
+    """A file could not be fetched. The message says from where and why."""
 
 
 def file_digest(path: Path, algorithm: str = "sha256") -> str:
@@ -38,16 +35,12 @@ def file_digest(path: Path, algorithm: str = "sha256") -> str:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 
-def verify(path: Path, data: bytes, expected: str | None) -> str:
-    """Check bytes against "algorithm:hexdigest" and return their SHA-256.
-
-    Raises:
-        CorruptFileError: the digest differs. The message names the file, the digest expected and the one found.
-    """
-    found = digest(data)
+def verified(path: Path, data: bytes, expected: str | None) -> str:
+    """The SHA-256 of the content of a file. Raises CorruptFileError unless it fits "algorithm:hexdigest"."""
+    found = sha256(data)
     if expected is not None:
         algorithm, _, wanted = expected.partition(":")
-        actual = found if algorithm == "sha256" else digest(data, algorithm)
+        actual = found if algorithm == "sha256" else hashlib.new(algorithm, data).hexdigest()
         if actual != wanted:
             raise CorruptFileError(
                 f"{path} is damaged or was altered: {algorithm} expected {wanted}, found {actual}. "
@@ -57,9 +50,9 @@ def verify(path: Path, data: bytes, expected: str | None) -> str:
 
 
 def read(path: Path, known: Mapping[str, str] | None = None) -> tuple[bytes, str]:
-    """Bytes and SHA-256 of a file, verified against `known[path.name]` if that is given."""
+    """Bytes and SHA-256 of a file, compared with `known[path.name]` if there is one."""
     data = path.read_bytes()
-    return data, verify(path, data, None if known is None else known.get(path.name))
+    return data, verified(path, data, None if known is None else known.get(path.name))
 
 
 def require(path: Path, name: str) -> Path:
@@ -75,10 +68,10 @@ class Remote:
 
     Attributes:
         urls: places that hold the same file, tried in order.
-        path: where it goes, relative to the data root; for an archive, its own name.
+        path: where it goes, relative to the data root. An archive is deleted from there after it was unpacked.
         md5, sha256: checksum, if one is known.
-        unpacks_to: for an archive, the file or folder (relative to the data root) that unpacking it makes.
-        unpack_in: for an archive, the folder (relative to the data root) in which it is unpacked.
+        unpacks_to: for an archive, the file or folder that unpacking it makes, relative to the data root.
+        unpack_in: for an archive, the folder in which it is unpacked, relative to the data root.
     """
 
     urls: tuple[str, ...]
@@ -99,22 +92,18 @@ def download(
     retries: int = 3,
     timeout: float = 30.0,
 ) -> Path:
-    """Fetch a file over HTTP, continuing an earlier attempt.
+    """Fetch a file over HTTP, or the rest of it if an earlier attempt was cut, and return `dest`.
 
-    Bytes go to `dest` + ".part". A later call asks the server only for the rest. When all bytes are there, the
-    checksum is verified and the file renamed, so that `dest` is complete or absent.
+    Bytes go to `dest` + ".part". When all are there, the checksum is verified and the file renamed, so that `dest` is
+    complete or absent.
 
     Args:
         url: http or https address.
         dest: file to write.
         sha256, md5: expected checksum. If a continued file does not match, it is fetched once more from the start.
         progress: called with (file name, bytes so far, bytes in all or None).
-        retries: how many attempts may follow a failed one, each continuing the last. After a client error (404) none
-            follows.
+        retries: how many times a failed attempt is continued. An error of the client, such as 404, ends it at once.
         timeout: an attempt fails after this many seconds without an answer.
-
-    Returns:
-        `dest`.
 
     Raises:
         DownloadError: the server cannot be reached, refuses, or the connection is cut again and again.
@@ -135,26 +124,22 @@ def download(
         except (OSError, HTTPException) as error:
             if attempt == retries:
                 kept = f"; {part.stat().st_size} bytes are kept, run it again to continue" if part.exists() else ""
-                raise DownloadError(f"{url} cannot be fetched: {_reason(error)}{kept}") from error
+                # the text of a URLError wraps the reason in "<urlopen error ...>"
+                why = f"no connection ({error.reason})" if isinstance(error, urllib.error.URLError) else str(error)
+                raise DownloadError(f"{url} cannot be fetched: {why or type(error).__name__}{kept}") from error
         time.sleep(min(0.1 * 4**attempt, 5.0))
     for algorithm, expected in (("sha256", sha256), ("md5", md5)):
         if expected is not None and (found := file_digest(part, algorithm)) != expected:
             part.unlink()
-            if continued:  # the earlier part may belong to another file
+            if continued:  # the earlier part may have been of another file
                 return download(url, dest, sha256=sha256, md5=md5, progress=progress, retries=retries, timeout=timeout)
             raise CorruptFileError(f"{url}: {algorithm} expected {expected}, found {found}; the file was not kept")
     os.replace(part, dest)
     return dest
 
 
-def _reason(error: BaseException) -> str:
-    if isinstance(error, urllib.error.URLError) and not isinstance(error, urllib.error.HTTPError):
-        return f"no connection ({error.reason})"
-    return str(error) or type(error).__name__
-
-
 def _continue(url: str, part: Path, name: str, progress: Progress | None, timeout: float) -> None:
-    """One attempt: ask for the missing bytes, append them, and fail unless the promised length is reached."""
+    """One attempt: ask for the missing bytes, append them, and raise unless the file has the promised length."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -184,10 +169,11 @@ def _continue(url: str, part: Path, name: str, progress: Progress | None, timeou
 
 
 def fetch(remote: Remote, root: Path, *, progress: Progress | None = None) -> Path:
-    """Fetch a file into `root`, and unpack it if it is an archive. If it is there already, do nothing.
+    """Fetch a file into `root`, unless it is there already, and unpack it if it is an archive.
 
     Raises:
-        DownloadError: no address gave the file. The message says what each answered.
+        DownloadError: no address gave the file. The message says what each of them answered.
+        CorruptFileError: the archive is damaged, or does not hold what it should.
     """
     target = root / (remote.unpacks_to or remote.path)
     if target.exists():

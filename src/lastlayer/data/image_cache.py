@@ -1,18 +1,19 @@
-"""Image sets that do not fit in memory: decoded once into a file, and read from there as they are used.
+"""Image sets that do not fit in memory: decoded once into a file, and read from there when they are used.
 
 <cache>/<key>/    the key is a hash of the files' paths, sizes and times of change, and of how they are decoded
   pixels          the images (N, C, H, W), byte after byte
-  records         of each image: the SHA-256 of its file, the sum and the sum of squares of each channel
+  records         for each image: the SHA-256 of its file, the sum and the sum of squares of each channel
   about.json      shape and checksum; it is written last, so a folder that has it is complete
   lock            held while a process decodes
 
-Both files grow block by block, and `records` grows after `pixels` has reached the disk: if a process is killed, the
-next one continues with the part that is there. You may delete the cache at any time.
+`pixels` and `records` grow block by block. A block of `records` is written after its pixels have reached the disk, so
+that a later process can continue after one that was killed. You may delete the cache at any time.
 
 Tests: tests/data/test_image_cache.py.
 """
 
 import hashlib
+import itertools
 import os
 import shutil
 import sys
@@ -20,7 +21,7 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,22 +34,21 @@ from lastlayer._core.progress import shown
 
 from .images import any_colour, decode, decoders, refuse_other_size
 
-BLOCK = 1 << 25  # bytes decoded before they are flushed
-FORMAT = 1  # of the files above; another one makes other keys
-_MOVED = 1 << 26  # bytes moved to a device at a time
+BLOCK = 1 << 25  # bytes that are decoded before they are flushed, or moved to a device at a time
+_FORMAT = 1  # of the files above; another one makes other keys
 
 
 class MappedImages:
     """Images in a file of bytes, used in place of a uint8 tensor (N, C, H, W).
 
-    `images[index]`, with a slice, a tensor or an integer, reads those images from the file and returns a tensor; no
-    others are in memory. A subset holds only the numbers of its rows, so a part of a data set takes no memory either.
+    `images[index]`, with a slice, a tensor or an integer, reads these images from the file into a tensor. The others
+    take no memory. A subset holds only the numbers of its rows.
 
     Args:
         pixels: file of M images (M, C, H, W), byte after byte.
         sums: the sum and the sum of squares of each channel of each image, int64 (M, C, 2).
         shape: (M, C, H, W).
-        rows: which of them, (N,); None takes all.
+        rows: which of the images, (N,); None takes all.
     """
 
     dtype = torch.uint8
@@ -60,7 +60,7 @@ class MappedImages:
     ) -> None:
         self.pixels, self.sums, self.stored = pixels, sums, shape
         self.rows = np.arange(shape[0]) if rows is None else rows
-        # read-only: a private writable map of more than the memory there is would be refused
+        # read-only, because the system would refuse a private writable map that is larger than the memory
         self._map = np.memmap(pixels, np.uint8, "r", shape=shape)
 
     def __reduce__(self) -> tuple[type["MappedImages"], tuple[object, ...]]:
@@ -85,7 +85,7 @@ class MappedImages:
 
     @property
     def nbytes(self) -> int:
-        """What a tensor of them would take."""
+        """Bytes that a tensor of the images would take."""
         return self.shape.numel()
 
     def is_floating_point(self) -> bool:
@@ -97,11 +97,11 @@ class MappedImages:
         return MappedImages(self.pixels, self.sums, self.stored, self._rows(index))
 
     def to(self, device: torch.device | str) -> "Tensor | MappedImages":
-        """All images as a tensor on another device, moved block by block; the same object for the CPU."""
+        """All images as a tensor on another device, moved block by block. For the CPU it is the same object."""
         if torch.device(device).type == "cpu":
             return self
         moved = torch.empty(self.shape, dtype=self.dtype, device=device)
-        step = max(1, _MOVED // (self.nbytes // len(self)))
+        step = max(1, BLOCK // (self.nbytes // len(self)))
         for start in range(0, len(self), step):
             moved[start : start + step] = self[start : start + step].to(device)
         return moved
@@ -112,7 +112,7 @@ class MappedImages:
 
 
 def in_memory_limit() -> int:
-    """Up to this many bytes, images are held in memory: a quarter of what is free, shared among the cores.
+    """The most bytes of images that we hold in memory: a quarter of what is free, shared among the cores.
 
     Each core may have a process of its own that holds the images, and holds them twice while it splits them.
     """
@@ -120,16 +120,17 @@ def in_memory_limit() -> int:
 
 
 def decode_to_disk(paths: Sequence[Path], size: int | None, colour: bool | None = None) -> tuple[MappedImages, str]:
-    """What `decode_all` gives, but in a file instead of memory. Images that were decoded before are not again.
-
-    Returns:
-        The images, and one SHA-256 over those of the files, in order.
+    """The same as `decode_all`, but in a file instead of memory. Images that were decoded before stay as they are.
 
     Raises:
-        CorruptFileError, ValueError: as `decode_all`; then nothing is kept.
-        OSError: if the disk has no room for the images (then none is decoded), or cannot be written.
+        CorruptFileError, ValueError: as `decode_all`. Then nothing is kept.
+        OSError: the disk has no room for the images, so that none is decoded, or it cannot be written.
     """
-    folder = image_cache() / _key(paths, size, colour)
+    key = hashlib.sha256(repr((_FORMAT, size, colour)).encode())
+    for path in paths:
+        facts = path.stat()
+        key.update(f"{os.path.abspath(path)}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
+    folder = image_cache() / key.hexdigest()[:24]
     about = _complete(folder)
     if about is None:
         waiting = f"another process decodes these images into {folder}; waiting for it"
@@ -140,20 +141,12 @@ def decode_to_disk(paths: Sequence[Path], size: int | None, colour: bool | None 
     return MappedImages(folder / "pixels", records["sums"], shape), about["files_sha256"]
 
 
-def _key(paths: Sequence[Path], size: int | None, colour: bool | None) -> str:
-    key = hashlib.sha256(repr((FORMAT, size, colour)).encode())
-    for path in paths:
-        facts = path.stat()
-        key.update(f"{os.path.abspath(path)}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
-    return key.hexdigest()[:24]
-
-
 def _record(channels: int) -> np.dtype[Any]:
     return np.dtype([("sha256", "u1", 32), ("sums", "<i8", (channels, 2))])
 
 
 def _complete(folder: Path) -> dict[str, Any] | None:
-    """What about.json says, if the folder is complete. A damaged folder is emptied, with a warning."""
+    """The content of about.json if the folder is complete, else None. A damaged folder is emptied, with a warning."""
     if not (folder / "about.json").exists():
         return None
     try:
@@ -166,10 +159,14 @@ def _complete(folder: Path) -> dict[str, Any] | None:
                 raise DamagedFileError(f"{folder / name} is damaged: {size} bytes expected, {found} found")
     except (DamagedFileError, FileNotFoundError) as error:
         warnings.warn(f"{error}; the images are decoded again", stacklevel=2)
-        for name in ("about.json", "pixels", "records"):
-            (folder / name).unlink(missing_ok=True)
+        _empty(folder)
         return None
     return about
+
+
+def _empty(folder: Path) -> None:
+    for name in ("about.json", "pixels", "records"):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _build(folder: Path, paths: Sequence[Path], size: int | None, colour: bool | None) -> dict[str, Any]:
@@ -178,9 +175,8 @@ def _build(folder: Path, paths: Sequence[Path], size: int | None, colour: bool |
             colour = any_colour(paths, pool) if colour is None else colour
             shape = tuple(decode(paths[0], size, colour)[0].shape)
             _decode_rest(folder, paths, size, shape, pool)
-    except ValueError:  # the images are at fault: once mended they have another key
-        for name in ("pixels", "records"):
-            (folder / name).unlink(missing_ok=True)
+    except ValueError:  # an image is at fault; when it is mended, the key is another one
+        _empty(folder)
         raise
     records = np.memmap(folder / "records", _record(shape[0]), "r")
     about = {
@@ -195,7 +191,7 @@ def _build(folder: Path, paths: Sequence[Path], size: int | None, colour: bool |
 def _decode_rest(
     folder: Path, paths: Sequence[Path], size: int | None, shape: tuple[int, ...], pool: ThreadPoolExecutor
 ) -> None:
-    """Decode the images that an earlier attempt did not, one block at a time."""
+    """Decode the images that are missing from the files, one block at a time."""
     image_bytes, record = int(np.prod(shape)), _record(shape[0])
 
     def decode_one(path: Path) -> tuple[bytes, bytes]:
@@ -210,33 +206,22 @@ def _decode_rest(
         done = min(pixels.tell() // image_bytes, records.tell() // record.itemsize)
         pixels.truncate(done * image_bytes)
         records.truncate(done * record.itemsize)
-        _refuse_full_disk(folder, len(paths), (len(paths) - done) * (image_bytes + record.itemsize))
+        wanted, free = (len(paths) - done) * (image_bytes + record.itemsize), shutil.disk_usage(folder).free
+        if wanted > free:
+            raise OSError(
+                f"{len(paths)} images do not fit in memory, and decoding them into {folder.parent} needs "
+                f"{wanted / 2**30:.1f} GiB where {free / 2**30:.1f} GiB are free: set LASTLAYER_CACHE to a folder with "
+                "more room, or choose a smaller size= (--set data.size=64)"
+            )
         resumed = f", {done} are there already" if done else ""
         print(f"decoding {len(paths)} images into {folder}, once{resumed}", file=sys.stderr)
         step = max(1, BLOCK // image_bytes)
         blocks = range(done, len(paths), step)
         decoded = (made for start in blocks for made in pool.map(decode_one, paths[start : start + step]))
-        waiting = []
-        for number, (image, facts) in enumerate(shown(decoded, "decoding images", len(paths), done), done + 1):
-            pixels.write(image)
-            waiting.append(facts)
-            if (number - done) % step == 0 or number == len(paths):
-                _flush(pixels)
-                records.write(b"".join(waiting))
-                _flush(records)
-                waiting.clear()
-
-
-def _flush(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _refuse_full_disk(folder: Path, count: int, wanted: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if wanted > free:
-        raise OSError(
-            f"{count} images do not fit in memory, and decoding them into {folder.parent} needs {wanted / 2**30:.1f} "
-            f"GiB where {free / 2**30:.1f} GiB are free: set LASTLAYER_CACHE to a folder with more room, or choose a "
-            "smaller size= (--set data.size=64)"
-        )
+        decoded = shown(decoded, "decoding images", len(paths), done)
+        for _ in blocks:
+            images, facts = zip(*itertools.islice(decoded, step), strict=True)
+            for file, content in ((pixels, images), (records, facts)):
+                file.writelines(content)
+                file.flush()
+                os.fsync(file.fileno())

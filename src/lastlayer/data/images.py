@@ -17,16 +17,12 @@ from lastlayer._core.progress import shown
 from .files import CorruptFileError
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-_DEEP_MODES = ("I", "I;16", "I;16L", "I;16B", "I;16N")  # 16 bits; Pillow may hand them over in 32
+_DEEP_MODES = ("I", "I;16", "I;16L", "I;16B", "I;16N")  # 16 bits, which Pillow may return in 32
 _GREY_MODES = ("1", "L", "LA", *_DEEP_MODES)
 
 
 def pillow() -> Any:
-    """Pillow's Image module.
-
-    Raises:
-        ImportError: Pillow is not installed. The message names the extra.
-    """
+    """Pillow's Image module. If Pillow is not installed, the ImportError names the extra."""
     try:
         from PIL import Image
     except ModuleNotFoundError as error:
@@ -37,7 +33,7 @@ def pillow() -> Any:
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file is an image by its name; hidden files are not."""
+    """Whether a file is an image by its name. Hidden files are not."""
     return path.suffix.lower() in ENDINGS and not path.name.startswith(".")
 
 
@@ -46,7 +42,7 @@ def decode(path: Path, size: int | None, colour: bool) -> tuple[Tensor, bytes]:
 
     Args:
         path: the file.
-        size: side of the square to return. The shorter side is scaled to it and the middle is cut out. With None the
+        size: side of the square to return. The shorter side is scaled to it and the middle cut out. With None, the
             image stays as it is.
         colour: three channels (True) or one (False).
 
@@ -77,8 +73,8 @@ def decode(path: Path, size: int | None, colour: bool) -> tuple[Tensor, bytes]:
 
 
 def _undecodable(path: Path, error: Exception) -> CorruptFileError:
-    """An error of our own words: if Pillow does not know the format, its words hold an address or the path again."""
-    if isinstance(error, OSError) and error.strerror is not None:  # of the system: a link to nothing, no permission
+    """Our own words, because those of Pillow repeat the path or hold an address in memory."""
+    if isinstance(error, OSError) and error.strerror is not None:  # from the system, such as a link to nothing
         return CorruptFileError(f"{path} cannot be decoded as an image: {error.strerror}")
     if not path.stat().st_size:
         return CorruptFileError(f"{path} cannot be decoded as an image: the file is empty")
@@ -87,7 +83,7 @@ def _undecodable(path: Path, error: Exception) -> CorruptFileError:
 
 
 def _in_eight_bits(image: Any, image_module: Any) -> Any:
-    """The upper eight bits of an image with 16: Pillow itself would cut every value at 255."""
+    """The upper eight bits of an image with 16. Pillow itself would cut every value at 255."""
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers, whose range is not known: save it with 8 or 16 bits")
     if image.mode not in _DEEP_MODES:
@@ -99,7 +95,7 @@ def _in_eight_bits(image: Any, image_module: Any) -> Any:
 
 
 def decoders() -> ThreadPoolExecutor:
-    """Threads in which to decode: while Pillow decodes, other threads can run."""
+    """Threads in which to decode. While Pillow decodes, other threads can run."""
     return ThreadPoolExecutor(min(8, os.cpu_count() or 1))
 
 
@@ -118,12 +114,10 @@ def any_colour(paths: Sequence[Path], pool: ThreadPoolExecutor) -> bool:
 
 
 def decode_all(paths: Sequence[Path], size: int | None, colour: bool | None = None) -> tuple[Tensor, str]:
-    """Decode many files into one tensor, in order.
-
-    With `colour=None` all get three channels if any file has colour.
+    """Decode many files into one tensor, in order. With `colour=None` all have colour if any file has.
 
     Returns:
-        uint8 (N, C, H, W), and one SHA-256 over those of the files, in order.
+        The images, uint8 (N, C, H, W), and one SHA-256 over those of the files, in order.
 
     Raises:
         CorruptFileError: a file cannot be decoded. The message names the first one.
@@ -143,7 +137,7 @@ def decode_all(paths: Sequence[Path], size: int | None, colour: bool | None = No
 
 
 def refuse_other_size(first: Path, shape: tuple[int, ...], path: Path, image: Tensor) -> None:
-    """ValueError, with the names of both files, unless an image has the shape (C, H, W) of the first."""
+    """ValueError with the names of both files, unless an image has the shape (C, H, W) of the first."""
     if tuple(image.shape) != shape:
         raise ValueError(
             f"images differ in size: {first} is {shape[2]}x{shape[1]}, {path} is {image.shape[2]}x{image.shape[1]} "
@@ -152,7 +146,7 @@ def refuse_other_size(first: Path, shape: tuple[int, ...], path: Path, image: Te
 
 
 def stored_bytes(paths: Sequence[Path], size: int | None) -> int:
-    """Most bytes that the decoded images can take. Without a size, all are taken to be as large as the first."""
+    """The most bytes that the decoded images can take. Without a size, we assume that all are as large as the first."""
     if not paths:
         return 0
     if size is not None:

@@ -15,8 +15,8 @@ from lastlayer._core.registry import options_of
 from .dataset import Dataset, TextDataset
 from .readers.arrays import arrays
 from .readers.folders import image_folder
+from .readers.texts import DEFAULT_LENGTH, load_tokenizer, tokenise
 from .sources import check_reader_options, data_root, describe, find
-from .tokens import DEFAULT_LENGTH, load_tokenizer, tokenise
 
 
 @dataclass(frozen=True)
@@ -33,21 +33,18 @@ def load(name: str | Path, root: str | Path | None = None, *, verify: bool = Tru
     """Read a data set by name or by path.
 
     Args:
-        name: a registered name (`available()`); or a path, absolute, relative to the working folder or to `root`: a
-            folder of images, a .npz or a .safetensors file; or the name of such a file without its ending; or
+        name: a registered name (`available()`); or the path of a folder of images, of a .npz or of a .safetensors file,
+            absolute or relative to the working folder or to `root`, for a file also without its ending; or
             "package.module:function" for a function of your own that returns a `Dataset`.
         root: folder that holds the data sets; None means `default_root()`.
         verify: compare files with their checksums, if those are known; False reads altered files as they are.
-        options: what the reader takes, e.g. `size=64` for image folders or `seed=1` for synthetic sets; for texts
-            `tokenizer`, a name of transformers or a folder under the data root, and `length` (128) in tokens.
-
-    Returns:
-        A `Dataset` of tensors.
+        options: what the reader takes, such as `size=64` for image folders or `seed=1` for synthetic sets. Texts need
+            `tokenizer`, a name of transformers or a folder under the data root; `length` (128) is in tokens.
 
     Raises:
         ValueError: unknown name, texts without a tokenizer, labels out of range, a class without samples.
         FileNotFoundError: the files are not there. The message names the places tried.
-        CorruptFileError: a file is damaged. The message names its expected and found checksums.
+        CorruptFileError: a file is damaged. The message names the checksum expected and the one found.
 
     Example:
         >>> digits = load("digits")
@@ -85,11 +82,11 @@ def _read_path(path: Path, options: dict[str, Any]) -> Dataset:
 
 
 class _Kept:
-    """The data sets that `load` gave last, while `reading_once` is open."""
+    """The data sets that `load` returned last, while `reading_once` is open."""
 
     def __init__(self) -> None:
         self.users, self.keep = 0, 0
-        self.datasets: dict[str, Dataset] = {}  # by what was asked for, the last used one at the end
+        self.datasets: dict[str, Dataset] = {}  # by the arguments of `load`, the last used one at the end
         self.lock = threading.RLock()
 
     def get(self, key: str, read: Callable[[], Dataset]) -> Dataset:
@@ -108,14 +105,14 @@ _KEPT = _Kept()
 
 @contextlib.contextmanager
 def reading_once(keep: int = 2) -> Iterator[None]:
-    """While this context is open, `load` reads a data set once: asked for it again, it returns the same object.
+    """While this context is open, `load` reads a data set once. Later calls return the same object.
 
-    A command that runs several trials opens it around them, and so does each of its worker processes. When the last
-    context closes, nothing is held any more. Do not write to the tensors of a data set that is shared like this.
+    A command that runs several trials opens this context around them, and so does each of its worker processes. When
+    the last context closes, nothing is kept. Do not write to the tensors of a data set that is shared like this.
 
     Args:
-        keep: how many data sets to hold at once; the one that was not used for longest is dropped first. Two are
-            enough for trials on one data set whose unknown classes come from another one.
+        keep: how many data sets to keep at once. The least recently used one is dropped first. Two are enough for
+            trials on one data set whose unknown classes come from another one.
 
     Example:
         >>> with reading_once():
@@ -136,11 +133,7 @@ def reading_once(keep: int = 2) -> Iterator[None]:
 
 
 def load_text(name: str, root: str | Path | None = None, *, verify: bool = True, **options: Any) -> TextDataset:
-    """Read a data set of texts by name; arguments and errors as for `load`.
-
-    Raises:
-        ValueError: unknown name, or a data set of tensors.
-    """
+    """Read a data set of texts by name. Arguments and errors are as for `load`; data that are no texts are refused."""
     dataset = describe(name).read(data_root(root), verify, options)
     if not isinstance(dataset, TextDataset):
         raise ValueError(f"{name} is no data set of texts: read it with lastlayer.data.load({name!r})")
@@ -148,11 +141,7 @@ def load_text(name: str, root: str | Path | None = None, *, verify: bool = True,
 
 
 def check(name: str, root: str | Path | None = None) -> Check:
-    """Read a data set fully and compare its files with the known checksums.
-
-    Args:
-        name: a registered name or a path.
-        root: the data root; None means `default_root()`.
+    """Read a whole data set, by name or path as for `load`, and compare its files with the known checksums.
 
     Raises:
         ValueError: the name is unknown.

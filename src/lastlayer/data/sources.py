@@ -1,7 +1,7 @@
 """The named data sets: what is known of each before it is read, and the function that reads it.
 
-The facts stand in sources.toml: addresses, checksums, sizes, licences. `register` takes them too, so that a data set of
-your own needs no line there. Tests: tests/data/test_sources.py.
+The facts are in sources.toml: addresses, checksums, sizes, licences. `register` takes them too, for data sets that are
+not of this package. Tests: tests/data/test_sources.py.
 """
 
 import functools
@@ -28,20 +28,16 @@ R = TypeVar("R", bound=Reader)
 class Source:
     """What is known of a named data set before it is read.
 
-    Its files lie in one of `folders`, in the data root or in a folder of the set's name there, if one of `probes` is
-    found in it. They may also lie in the folder of the set's name or in the data root itself.
-
     Attributes:
         name: the name that `load` takes.
         reader: is called with the data root if its first parameter is `root`, and with the options by keyword.
         summary: one line for people.
-        homepage: where it comes from.
-        licence: terms of use.
-        citation: what to cite.
+        homepage, licence, citation: where it comes from, its terms of use, and what to cite.
         by_hand: how to get the files, if they cannot be fetched.
         remotes: files that can be fetched from an official place.
-        folders: names of the folders in which the files may lie.
-        probes: files or folders of which one at least is there if the data set is.
+        folders: folders in which the files may lie: in the data root, or in a folder there with the name of the set.
+            The files may also lie in that folder or in the data root itself.
+        probes: files or folders. If one of them is found in such a folder, the data set is there.
         checksums: "algorithm:hexdigest" by file name.
         size: training samples, shape of one input with the default options, and classes, if they are known.
     """
@@ -75,7 +71,7 @@ class Source:
         return list(dict.fromkeys([*tried, root / self.name, root]))
 
     def find(self, root: Path) -> Path | None:
-        """The folder under the data root that the reader would read, or None."""
+        """The folder that the reader would read, or None. Without probes, it is the one of the set's name."""
         if not self.probes:
             own = root / self.name
             return own if own.is_dir() and any(own.iterdir()) else None
@@ -83,22 +79,18 @@ class Source:
         return next(there, None)
 
     def locate(self, root: Path) -> Path:
-        """The folder under the data root that the reader reads.
-
-        Raises:
-            FileNotFoundError: there is none. The message names the places tried and how to get the data.
-        """
+        """What `find` finds. The FileNotFoundError names the places tried and how to get the data."""
         folder = self.find(root)
-        if folder is None:
-            tried = ", ".join(str(place) for place in self.places(root))
-            how = f"Get it with: lastlayer data get {self.name} --data-root {root}"
-            if not self.remotes:
-                how = f"Fetch it by hand {self.by_hand or f'from {self.homepage}'}"
-            raise FileNotFoundError(f"{self.name}: no {' or '.join(self.probes)} in {tried}. {how}")
-        return folder
+        if folder is not None:
+            return folder
+        tried = ", ".join(str(place) for place in self.places(root))
+        how = f"Get it with: lastlayer data get {self.name} --data-root {root}"
+        if not self.remotes:
+            how = f"Fetch it by hand {self.by_hand or f'from {self.homepage}'}"
+        raise FileNotFoundError(f"{self.name}: no {' or '.join(self.probes)} in {tried}. {how}")
 
     def read(self, root: Path, verify: bool, options: Mapping[str, Any]) -> AnyDataset:
-        """Call the reader, and add where the data comes from."""
+        """Check the options, call the reader, and add where the data comes from."""
         check_reader_options(f"data set {self.name!r}", self.options, options)
         if "verify" in inspect.signature(self.reader).parameters:
             options = {"verify": verify, **options}
@@ -116,7 +108,7 @@ def register(name: str, **facts: Any) -> Callable[[R], R]:
 
     Args:
         name: the name for `load`.
-        facts: fields of `Source`, such as `summary` and `licence`; without any, those of sources.toml.
+        facts: fields of `Source`, such as `summary` and `licence`. Without a summary, all are taken from sources.toml.
 
     Example:
         >>> @register("two-points", summary="two points", licence="none")
@@ -134,16 +126,15 @@ def register(name: str, **facts: Any) -> Callable[[R], R]:
 
 @functools.cache
 def _facts(name: str) -> dict[str, Any]:
-    """What sources.toml says of one data set. Only its paragraph is parsed: all of them would take 3 ms more."""
+    """What sources.toml says of one data set. We parse only its paragraph; all of them would take 3 ms more."""
     text = Path(__file__).with_name("sources.toml").read_text(encoding="utf-8")
     paragraph = next((part for part in text.split("\n\n") if part.startswith(f"[{name}]")), None)
     if paragraph is None:
         return {}
     facts: dict[str, Any] = tomllib.loads(paragraph)[name]
-    remotes = [{**remote, "urls": tuple(remote["urls"])} for remote in facts.get("remotes", ())]
-    facts["remotes"] = tuple(Remote(**remote) for remote in remotes)
-    for key in ("folders", "probes"):
-        facts[key] = tuple(facts.get(key, ()))
+    remotes = facts.get("remotes", ())
+    facts["remotes"] = tuple(Remote(**{**remote, "urls": tuple(remote["urls"])}) for remote in remotes)
+    facts |= {key: tuple(facts.get(key, ())) for key in ("folders", "probes")}
     if "size" in facts:
         samples, shape, classes = facts["size"]
         facts["size"] = samples, tuple(shape), classes
@@ -161,10 +152,7 @@ def available() -> tuple[str, ...]:
 
 
 def describe(name: str) -> Source:
-    """What is known of a named data set.
-
-    Args:
-        name: a registered name, or "package.module:function" for a reader of your own.
+    """What is known of a data set, by its registered name or, for a reader of your own, "package.module:function".
 
     Raises:
         ValueError: no data set has that name. The message suggests the nearest one.
@@ -181,13 +169,13 @@ def describe(name: str) -> Source:
 
 
 def is_own(name: str) -> bool:
-    """Whether a name is that of a reader of the user's own, "package.module:function"."""
+    """Whether a name has the form "package.module:function", for a reader of the user's own."""
     module, colon, function = name.partition(":")
     return bool(colon) and function.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
 
 def check_reader_options(what: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse an option that a reader does not take, and a text or a list if its default is a number."""
+    """Refuse an option that a reader does not take, and one that is no number if its default is a number."""
     check_options(what, given, known)
     for option, value in given.items():
         if isinstance(known[option], int | float) and not isinstance(value, int | float):
@@ -200,11 +188,11 @@ def data_root(root: str | Path | None) -> Path:
 
 
 def find(name: str | Path, root: str | Path | None = None) -> Path | None:
-    """The file or folder that `load` would read; None for a registered name and for a reader of your own.
+    """The file or folder that `load` would read. It is None for a registered name and for a reader of your own.
 
     Raises:
         ValueError: the name is unknown. The message suggests the nearest one.
-        FileNotFoundError: it is a path and there is nothing. The message names the places tried.
+        FileNotFoundError: it is a path to nothing. The message names the places tried.
 
     Example:
         >>> find("digits") is None
@@ -231,17 +219,14 @@ def find(name: str | Path, root: str | Path | None = None) -> Path | None:
 
 
 def get(name: str, root: str | Path | None = None, *, progress: Progress | None = None) -> Path:
-    """Fetch a data set from its official place into the data root. Files that are there are kept.
+    """Fetch a data set from its official place into the data root, and return that root.
 
-    Interrupted downloads continue where they stopped.
+    Files that are there already are kept. Interrupted downloads continue where they stopped.
 
     Args:
         name: a registered name.
         root: the data root; None means `default_root()`.
         progress: called with (file name, bytes so far, bytes in all or None).
-
-    Returns:
-        The data root.
 
     Raises:
         ValueError: there is no place to fetch it from. The message names its home page.

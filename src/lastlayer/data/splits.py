@@ -1,4 +1,4 @@
-"""Parts and versions of a data set: hold-out, subsets, long tail, open set. Tests: tests/data/test_splits.py."""
+"""Parts of a data set: hold-out, subsets, long tail, open set. Tests: tests/data/test_splits.py."""
 
 import functools
 import tomllib
@@ -18,17 +18,16 @@ def _generator(seed: int) -> torch.Generator:
 
 
 def _shuffled_by_class(target: Tensor, generator: torch.Generator) -> list[Tensor]:
-    """For each label from 0 to the highest, the indices of its samples in random order; some may have none."""
+    """For each label from 0 to the highest, the indices of its samples in random order. Some may have none."""
     order = torch.randperm(len(target), generator=generator)
     by_class = order[target[order].argsort(stable=True)]
     return list(torch.split(by_class, target.bincount().tolist()))
 
 
 def stratified(target: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Split indices at random so that every class gives the same share.
+    """Split indices at random, so that every class gives the same share.
 
-    Of a class with n samples we hold round(fraction n), but at least one and at most n - 1. A class with a single
-    sample gives none.
+    From a class with n samples we hold round(fraction n), but at least one and at most n - 1.
 
     Args:
         target: labels (N,).
@@ -47,33 +46,23 @@ def stratified(target: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, 
         raise ValueError(f"fraction must be strictly between 0 and 1, not {fraction}")
     if len(target) and int(target.min()) < 0:
         raise ValueError(f"labels must not be negative; label {int(target.min())} was found")
-    held = []
+    chosen = torch.zeros(len(target), dtype=torch.bool)
     for indices in _shuffled_by_class(target.cpu(), _generator(seed)):
         wanted = max(1, round(fraction * len(indices)))
-        held.append(indices[: min(wanted, max(len(indices) - 1, 0))])
-    chosen = torch.zeros(len(target), dtype=torch.bool)
-    chosen[torch.cat(held)] = True
+        chosen[indices[: min(wanted, max(len(indices) - 1, 0))]] = True
     return (~chosen).nonzero().flatten(), chosen.nonzero().flatten()
 
 
 def random_test_set(whole: Split, fraction: float, seed: int) -> tuple[Split, Split, str]:
-    """Training and test samples of a set without a test set, by `stratified`, and a note that says so."""
+    """Split a set without a test set into training and test samples by `stratified`, with a note that says so."""
     kept, held = stratified(whole.target, fraction, seed)
     return whole.select(kept), whole.select(held), f"test set: {fraction:g} of each class at random, seed {seed}"
 
 
 def hold_out(dataset: Dataset, fraction: float = 0.1, seed: int = 0) -> Dataset:
-    """Take a validation set out of the training set, the same share of every class.
+    """Take a validation set out of the training set, the same share of every class, at random.
 
-    `mean` and `std` are left as they are: statistics of all training samples.
-
-    Args:
-        dataset: a data set without a validation set.
-        fraction: share of each class.
-        seed: of the choice.
-
-    Returns:
-        The data set with a smaller `train` and a `validation`.
+    `mean` and `std` remain the statistics of all training samples.
 
     Example:
         >>> from lastlayer import data
@@ -104,14 +93,14 @@ def subset(
 
     Args:
         dataset: any data set.
-        train: number of training samples, of the classes kept.
-        per_class: number of training samples of each class; instead of `train`.
+        train: number of training samples, from the classes kept.
+        per_class: number of training samples of each class, instead of `train`.
         test: number of test samples.
         classes: number of classes, the first in label order.
         seed: None takes the first samples; an integer draws them at random.
 
     Raises:
-        ValueError: there are fewer classes or samples than asked for, or a class would be left without any.
+        ValueError: there are fewer classes or samples than asked for, or a class would have none.
 
     Example:
         >>> from lastlayer import data
@@ -122,9 +111,8 @@ def subset(
         raise ValueError("give train or per_class, not both")
     if classes is not None:
         dataset = _first_classes(dataset, classes)
-    changes = {}
     how = "first" if seed is None else f"random (seed {seed})"
-    said = []
+    changes, said = {}, []
     if per_class is not None:
         counts = dataset.train_counts
         if int(counts.min()) < per_class:
@@ -136,11 +124,10 @@ def subset(
         changes["train"] = dataset.train.select(_per_class(dataset.train.target, [per_class] * len(counts), seed))
         said.append(f"{how} {per_class} training samples of each class")
     if train is not None:
-        changes["train"] = _first(dataset, dataset.train, train, "train", seed)
-        _check_kept(dataset, changes["train"])
+        changes["train"] = _first(dataset, "train", train, seed)
         said.append(f"{how} {train} training samples")
     if test is not None:
-        changes["test"] = _first(dataset, dataset.test, test, "test", seed)
+        changes["test"] = _first(dataset, "test", test, seed)
         said.append(f"{how} {test} test samples")
     return dataset.replace("; ".join(said) or None, **changes)
 
@@ -156,23 +143,23 @@ def _first_classes(dataset: Dataset, count: int) -> Dataset:
     )
 
 
-def _first(dataset: Dataset, split: Split, count: int, part: str, seed: int | None) -> Split:
+def _first(dataset: Dataset, part: str, count: int, seed: int | None) -> Split:
+    """The first samples of a part, or random ones. Samples to train on must leave no class without any."""
+    split: Split = getattr(dataset, part)
     if not 0 < count <= len(split):
         raise ValueError(f"{dataset.name} has {len(split)} {part} samples, {part}={count} were asked for")
-    if seed is None:
-        return split.select(torch.arange(count))
-    return split.select(torch.randperm(len(split), generator=_generator(seed))[:count].sort().values)
-
-
-def _check_kept(dataset: Dataset, kept: Split) -> None:
-    if kept.target.device.type != "cpu":  # reading labels would stall the device
-        return
-    empty = (kept.target.bincount(minlength=dataset.num_classes) == 0).nonzero().flatten().tolist()
-    if empty:
-        raise ValueError(
-            f"{dataset.name}: {len(kept)} of {len(dataset.train)} training samples leave {len(empty)} of "
-            f"{dataset.num_classes} classes without any, such as {dataset.class_names[empty[0]]}: ask for more samples"
-        )
+    order = torch.arange(count)
+    if seed is not None:
+        order = torch.randperm(len(split), generator=_generator(seed))[:count].sort().values
+    kept = split.select(order)
+    if part == "train" and kept.target.device.type == "cpu":  # reading labels would stall another device
+        empty = (kept.target.bincount(minlength=dataset.num_classes) == 0).nonzero().flatten().tolist()
+        if empty:
+            raise ValueError(
+                f"{dataset.name}: {count} of {len(split)} training samples leave {len(empty)} of {dataset.num_classes} "
+                f"classes without any, such as {dataset.class_names[empty[0]]}: ask for more samples"
+            )
+    return kept
 
 
 def _per_class(target: Tensor, counts: Sequence[int], seed: int | None) -> Tensor:
@@ -185,15 +172,15 @@ def _per_class(target: Tensor, counts: Sequence[int], seed: int | None) -> Tenso
 
 
 def long_tail(dataset: Dataset, imbalance: float, seed: int = 0, *, n_max: int | None = None) -> Dataset:
-    """Thin the training set so that the sizes of the classes fall exponentially, in label order.
+    """Thin the training set, so that the sizes of the classes fall exponentially in label order.
 
-    Class k keeps n_k = int(n_max imbalance^(-k / (K - 1))) samples chosen at random; the test set stays balanced.
+    Class k keeps n_k = int(n_max imbalance^(-k / (K - 1))) samples, chosen at random. The test set stays as it is.
 
     Args:
         dataset: any data set.
         imbalance: n_0 / n_{K-1}, at least 1.
         seed: of the choice.
-        n_max: samples of class 0; None takes the size of the smallest class, so that every class can follow.
+        n_max: samples of class 0. None takes the size of the smallest class, so that every class has enough samples.
 
     Raises:
         ValueError: imbalance below 1, a class too small for its share, or one that would keep no sample.
@@ -231,24 +218,21 @@ def open_set(
     unknown_from: Dataset | None = None,
     unknown_classes: Sequence[int] | None = None,
 ) -> Dataset:
-    """Hide some classes: a model trains and is tested on the known ones, and meets the unknown ones only in the test.
+    """Hide some classes. `train` and `test` of the result have the known classes, and `unknown` has the others.
 
-    The known classes are relabelled 0, 1, ... in the order in which they are given. Say which they are in one of three
-    ways. `split` is the number (0 to 4) of a published list of the ARPL protocol, which has lists for mnist, svhn,
-    cifar10, tiny-imagenet, and cifar10 with `unknown_from=` CIFAR-100 (CIFAR+50). `known_classes` names them. Otherwise
-    they are all but `unknown` classes drawn by `seed`, which is our draw and no published split.
+    The known classes are relabelled 0, 1, ... in the order in which they are given. Choose them by one of `split`,
+    `known_classes` and `unknown`.
 
     Args:
-        dataset: the data set that gives the known classes.
-        unknown: how many classes to hide; with `unknown_from`, None means that all classes are known.
+        dataset: the data set with the known classes.
+        unknown: how many classes to hide, drawn by `seed`. The draw is ours and no published split. With
+            `unknown_from`, None means that all classes are known.
         seed: of the draw.
         known_classes: labels of the known classes.
-        split: number of an ARPL split.
+        split: number (0 to 4) of a published list of the ARPL protocol. There are lists for mnist, svhn, cifar10,
+            tiny-imagenet, and cifar10 with `unknown_from=` CIFAR-100 (CIFAR+50).
         unknown_from: another data set with inputs of the same shape, whose test samples are the unknown ones.
         unknown_classes: labels of the unknown classes; None means all that are not known, or all of `unknown_from`.
-
-    Returns:
-        A data set with the known classes in `train` and `test` and the rest in `unknown`.
 
     Raises:
         ValueError: no or contradictory choices, labels out of range, shapes that differ.
@@ -261,10 +245,14 @@ def open_set(
         >>> opened.num_classes, opened.unknown.target.unique().numel()
         (6, 4)
     """
+    hidden: Sequence[int] | None
     if split is not None:
         if unknown is not None or known_classes is not None or unknown_classes is not None:
             raise ValueError("split fixes the classes: give no unknown, known_classes or unknown_classes with it")
-        known, hidden = _published(dataset, split, unknown_from)
+        splits, unknown_splits = _published(dataset.name, None if unknown_from is None else unknown_from.name)
+        if not 0 <= split < len(splits):
+            raise ValueError(f"split is 0 to {len(splits) - 1}, not {split}")
+        known, hidden = list(splits[split]), None if unknown_splits is None else unknown_splits[split]
         note = f"open set: ARPL split {split}"
     elif known_classes is not None:
         if unknown is not None:
@@ -291,13 +279,12 @@ def open_set(
             f"{other.name} has {other.test.inputs.dtype} inputs of shape {other.in_shape}; those of {dataset.name} "
             f"are {dataset.test.inputs.dtype} {dataset.in_shape}"
         )
-    validation = None if dataset.validation is None else _relabel(dataset.validation, known)
     origin = "" if unknown_from is None else f" from {other.name}"
     return dataset.replace(
         f"{note}; {len(hidden)} unknown classes{origin}",
         train=_relabel(dataset.train, known),
         test=_relabel(dataset.test, known),
-        validation=validation,
+        validation=None if dataset.validation is None else _relabel(dataset.validation, known),
         unknown=other.test.select(torch.isin(other.test.target, torch.tensor(hidden)).nonzero().flatten()),
         class_names=tuple(dataset.class_names[k] for k in known),
     )
@@ -319,8 +306,8 @@ def known_classes(name: str, unknown_from: str | None = None) -> list[list[int]]
     """The known classes of each published split of the ARPL protocol.
 
     Args:
-        name: the data set that gives the known classes.
-        unknown_from: the one that gives the unknown classes, if it is another.
+        name: the data set with the known classes.
+        unknown_from: the data set with the unknown classes, if it is another.
 
     Raises:
         ValueError: there is no published split.
@@ -329,28 +316,17 @@ def known_classes(name: str, unknown_from: str | None = None) -> list[list[int]]
         >>> known_classes("mnist")[0]
         [2, 4, 5, 9, 8, 3]
     """
-    key, known = _arpl_key(name, unknown_from), _arpl()["known"]
-    if key not in known:
-        raise ValueError(f"no published open-set split for {key}; there are some for {', '.join(known)}")
-    return known[key]
+    return _published(name, unknown_from)[0]
 
 
 @functools.cache
-def _arpl() -> dict[str, dict[str, list[list[int]]]]:
-    return tomllib.loads(Path(__file__).with_name("arpl.toml").read_text(encoding="utf-8"))
-
-
-def _arpl_key(name: str, unknown_from: str | None) -> str:
-    return name if unknown_from is None else f"{name}+{unknown_from}"
-
-
-def _published(dataset: Dataset, split: int, unknown_from: Dataset | None) -> tuple[list[int], Sequence[int] | None]:
-    other = None if unknown_from is None else unknown_from.name
-    splits = known_classes(dataset.name, other)
-    if not 0 <= split < len(splits):
-        raise ValueError(f"split is 0 to {len(splits) - 1}, not {split}")
-    hidden = _arpl()["unknown"].get(_arpl_key(dataset.name, other))
-    return list(splits[split]), None if hidden is None else hidden[split]
+def _published(name: str, unknown_from: str | None) -> tuple[list[list[int]], list[list[int]] | None]:
+    """The known and the unknown classes of each published split. None: all that are not known are unknown."""
+    lists = tomllib.loads(Path(__file__).with_name("arpl.toml").read_text(encoding="utf-8"))
+    key = name if unknown_from is None else f"{name}+{unknown_from}"
+    if key not in lists["known"]:
+        raise ValueError(f"no published open-set split for {key}; there are some for {', '.join(lists['known'])}")
+    return lists["known"][key], lists["unknown"].get(key)
 
 
 def _check_classes(dataset: Dataset, classes: Sequence[int], what: str) -> None:
@@ -362,7 +338,7 @@ def _check_classes(dataset: Dataset, classes: Sequence[int], what: str) -> None:
 
 
 def _relabel(split: Split, classes: Sequence[int]) -> Split:
-    """Samples of the given classes, their labels counted in the order of the classes."""
+    """The samples of the given classes, with labels that count these classes in order."""
     highest = max(int(split.target.max()), *classes)
     new = torch.full((highest + 1,), -1)
     new[torch.tensor(classes)] = torch.arange(len(classes))

@@ -1,10 +1,14 @@
 """Arrays in .npz and .safetensors files.
 
-The keys are `x_train`, `y_train`, `x_test`, `y_test`, or `x` and `y` for a file that holds one set; `x` may also be
-called features, and `y` target, targets or labels. `x` is (N, d) features, (N, H, W) grey images, (N, C, H, W) or
-(N, H, W, C) images; `y` is (N,) integers 0 to K-1, or texts, which then name the classes, in sorted order. An optional
-text array `class_names` (K,) names the classes of integers. Only .npz files hold texts; pickled arrays are refused.
-This is the only place that opens such files. Tests: tests/data/readers/test_arrays.py.
+The keys are `x_train`, `y_train`, `x_test` and `y_test`, or `x` and `y` if the file holds one set. In place of `x` they
+may say features, in place of `y` target, targets or labels.
+
+- `x` holds features (N, d), grey images (N, H, W), or images (N, C, H, W) or (N, H, W, C).
+- `y` holds integers 0 to K-1, (N,), or texts. Texts name the classes, in sorted order.
+- `class_names` (K,) is optional and names the classes of integers.
+
+Only .npz files can hold texts. Pickled arrays are refused. No other module opens such files.
+Tests: tests/data/readers/test_arrays.py.
 """
 
 import zipfile
@@ -37,19 +41,18 @@ def arrays(
     seed: int = 0,
     standardize: bool = True,
 ) -> Dataset:
-    """Read a data set from arrays in a .npz or .safetensors file.
+    """Read a data set from arrays in a .npz or .safetensors file; the top of this module describes them.
 
-    Bytes are images of scale 255. Truth values become 0 and 255. Floats keep their type. The axis with 1, 3 or 4
-    entries tells (N, H, W, C) from (N, C, H, W); if both fit, it is the second. If a file has only `x` and `y`, it is
-    split at random, class by class, and a note says so.
+    Bytes are images of scale 255. Truth values become 0 and 255. Floats keep their type. Images are (N, H, W, C) if
+    only their last axis has 1, 3 or 4 entries, else (N, C, H, W).
 
     Args:
-        path: the file; see the head of this module for its keys.
+        path: the file.
         test: a second file with `x` and `y`, the test set.
-        test_fraction: share of each class to test on, if there is no test set.
-        seed: of that split.
-        standardize: whether features get a mean and deviation, those of their training samples, by which they are
-            normalised; images always get them.
+        test_fraction: share of each class to test on, drawn at random, if there is no test set. A note says so.
+        seed: of that draw.
+        standardize: whether features are to be normalised by the mean and deviation of their training samples. Images
+            always are.
 
     Raises:
         ValueError: keys are missing (the message lists those found), or shapes, types or labels do not fit.
@@ -84,22 +87,22 @@ def arrays(
         for where, part in ((path, train_split), (other, test_split)):
             _check_highest(where, part, len(train_split))
         names = [str(k) for k in range(int(max(train_split.target.max(), test_split.target.max())) + 1)]
-    image = train_split.inputs.ndim == 4
     scale = 255.0 if train_split.inputs.dtype == torch.uint8 else 1.0
     class_names = tuple(str(name) for name in names)
     dataset = Dataset(path.stem, train_split, test_split, class_names, scale=scale, checksums=checksums, notes=notes)
-    return dataset.with_statistics() if image or standardize else dataset
+    return dataset.with_statistics() if standardize or train_split.inputs.ndim == 4 else dataset
 
 
 def read_arrays(path: Path, wanted: Collection[str] | None = None) -> tuple[dict[str, Array], list[str]]:
-    """Read the arrays of a .npz or .safetensors file. A .safetensors file is mapped: rows are read when they are used.
+    """Read arrays of a .npz or .safetensors file. A .safetensors file is mapped: rows are read when they are used.
 
     Args:
         path: the file.
         wanted: names of the arrays to read, if they are there; None reads all.
 
     Returns:
-        Arrays of numpy from a .npz file and tensors from a .safetensors file, by name; and the names of the others.
+        The arrays by name, of numpy from a .npz file and tensors from a .safetensors file; and the names of those that
+        were not wanted, sorted.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -110,20 +113,26 @@ def read_arrays(path: Path, wanted: Collection[str] | None = None) -> tuple[dict
         raise ValueError(f"{path}: arrays are read from .npz and .safetensors files, not {path.suffix or 'this'}")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
+
+    def chosen(names: Collection[str]) -> tuple[list[str], list[str]]:
+        skipped = [] if wanted is None else sorted(set(names) - set(wanted))
+        return [name for name in names if name not in skipped], skipped
+
     if path.suffix == ".safetensors":
         from safetensors import SafetensorError, safe_open
 
         try:
             with safe_open(path, framework="pt") as file:
-                names = list(file.keys())
-                return {name: file.get_tensor(name) for name in _chosen(names, wanted)}, _others(names, wanted)
+                names, skipped = chosen(file.keys())
+                return {name: file.get_tensor(name) for name in names}, skipped
         except SafetensorError as error:
             raise CorruptFileError(f"{path} is damaged or not a safetensors file: {error}") from error
     if not zipfile.is_zipfile(path):  # numpy would take it for a pickle
         raise CorruptFileError(f"{path} is damaged or not an npz file, as numpy.savez writes it")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in _chosen(archive.files, wanted)}, _others(archive.files, wanted)
+            names, skipped = chosen(archive.files)
+            return {name: archive[name] for name in names}, skipped
     except (zipfile.BadZipFile, EOFError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
@@ -133,14 +142,6 @@ def read_arrays(path: Path, wanted: Collection[str] | None = None) -> tuple[dict
             f"{path} cannot be read without unpickling, which is refused ({error}): save numbers, or texts as "
             ".astype(str) makes them"
         ) from error
-
-
-def _chosen(names: Sequence[str], wanted: Collection[str] | None) -> list[str]:
-    return [name for name in names if wanted is None or name in wanted]
-
-
-def _others(names: Sequence[str], wanted: Collection[str] | None) -> list[str]:
-    return sorted(name for name in names if wanted is not None and name not in wanted)
 
 
 def array_named(path: Path, found: Collection[str], names: Sequence[str], endings: Sequence[str] = (WHOLE,)) -> str:
@@ -153,7 +154,7 @@ def array_named(path: Path, found: Collection[str], names: Sequence[str], ending
         endings: which of WHOLE, TRAIN, TEST the name may have, the preferred one first.
 
     Raises:
-        ValueError: there is none; the message lists those found and those accepted. Or there are two.
+        ValueError: there is none, and the message lists those found and those accepted; or there are two.
     """
     for ending in endings:
         there = [name + ending for name in names if name + ending in found]
@@ -167,20 +168,15 @@ def array_named(path: Path, found: Collection[str], names: Sequence[str], ending
 
 
 def as_tensor(path: Path, name: str, array: Array) -> Tensor:
-    """An array that `read_arrays` gave as a tensor.
-
-    Raises:
-        ValueError: it holds no numbers.
-    """
+    """An array that `read_arrays` returned, as a tensor. ValueError if it holds no numbers."""
     if isinstance(array, Tensor):
         return array
     if array.dtype.kind not in "biufc":
-        if array.dtype.kind not in "US":
-            raise ValueError(f"{path}: {name} must be numbers, got {array.dtype}")
-        if not name.startswith(LABELS):
-            raise ValueError(f"{path}: {name} must be numbers, got texts")
-        remedy = f"save np.unique({name}, return_inverse=True)[1]"
-        raise ValueError(f"{path}: {name} must be numbers, labels 0 to K-1, got texts: {remedy}")
+        texts = array.dtype.kind in "US"
+        if texts and name.startswith(LABELS):
+            remedy = f"save np.unique({name}, return_inverse=True)[1]"
+            raise ValueError(f"{path}: {name} must be numbers, labels 0 to K-1, got texts: {remedy}")
+        raise ValueError(f"{path}: {name} must be numbers, got {'texts' if texts else array.dtype}")
     # torch knows only the machine's own byte order
     return torch.from_numpy(np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False)))
 
@@ -189,11 +185,11 @@ def _split(path: Path, content: dict[str, Array], *endings: str) -> Split:
     keys = [array_named(path, content, names, endings) for names in (INPUTS, LABELS)]
     x, y = (as_tensor(path, key, content[key]) for key in keys)
     if y.ndim != 1 or y.is_floating_point() or y.is_complex():
-        how = ".astype(int)" if y.ndim == 1 else ".ravel().astype(int)" if y.shape[1:] == (1,) else ".argmax(1)"
-        raise ValueError(
-            f"{path}: {keys[1]} must be integers (N,), not {y.dtype} {tuple(y.shape)}: "
-            f"save {keys[1]}{how}{', if its rows are one-hot' * (how == '.argmax(1)')}"
-        )
+        how = ".argmax(1), if its rows are one-hot"
+        if y.ndim == 1 or y.shape[1:] == (1,):
+            how = ".astype(int)" if y.ndim == 1 else ".ravel().astype(int)"
+        found = f"{y.dtype} {tuple(y.shape)}"
+        raise ValueError(f"{path}: {keys[1]} must be integers (N,), not {found}: save {keys[1]}{how}")
     if len(x) != len(y):
         raise ValueError(f"{path}: {keys[0]} has {len(x)} rows but {keys[1]} has {len(y)}")
     if not len(y):
@@ -215,30 +211,27 @@ def _check_highest(path: Path, split: Split, samples: int) -> None:
 
 
 def _name_labels(path: Path, content: dict[str, Array], more: dict[str, Array]) -> Sequence[Any] | None:
-    """The names of the classes, if the file has them; labels that are texts become numbers, in place."""
+    """The names of the classes, if the file has them. Labels that are texts become numbers, in place."""
     names = content.pop("class_names", None)
     more.pop("class_names", None)
     keys = [name + ending for name in LABELS for ending in (WHOLE, TRAIN, TEST)]
     labels = [(part, key, part[key]) for part in (content, more) for key in keys if key in part]
-    texts = [
-        (part, key, array.astype(str))
-        for part, key, array in labels
-        if isinstance(array, np.ndarray) and array.dtype.kind in "US"
-    ]
+    arrays = [(part, key, array) for part, key, array in labels if isinstance(array, np.ndarray)]
+    texts = [(part, key, array.astype(str)) for part, key, array in arrays if array.dtype.kind in "US"]
     if not texts:
         return None if names is None else list(names)
     if names is not None:
         raise ValueError(f"{path}: labels that are texts name the classes: leave out class_names")
     if len(texts) < len(labels):
         raise ValueError(f"{path}: the labels of one split are texts and those of another are not")
-    known = sorted({text for _, _, array in texts for text in array.ravel().tolist()})
+    known = np.unique(np.concatenate([array.ravel() for _, _, array in texts]))
     for part, key, array in texts:
-        part[key] = np.searchsorted(np.array(known), array)
-    return known
+        part[key] = np.searchsorted(known, array)
+    return known.tolist()
 
 
 def _check_finite(path: Path, key: str, x: Tensor) -> None:
-    """Refuse numbers that are not finite in float32, because we compute in float32."""
+    """Refuse numbers that are not finite in float32, in which we compute."""
     for start in range(0, len(x), _ROWS):
         rows = (~x[start : start + _ROWS].float().flatten(1).isfinite().all(1)).nonzero()
         if len(rows):

@@ -1,12 +1,10 @@
-"""Data sets that need no files: those that come with scikit-learn, and synthetic ones.
+"""Data sets that need no files: four of scikit-learn, and synthetic ones. Tests: tests/data/readers/test_builtin.py."""
 
-The synthetic ones are conic hulls and an MLP teacher (Pan and Cao 2023), and Gaussian classes.
-Tests: tests/data/readers/test_builtin.py.
-"""
-
+import hashlib
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lastlayer.data.dataset import Dataset, Split, tensor_checksum
+from lastlayer.data.dataset import Dataset, Split, joined
 from lastlayer.data.sources import register
 from lastlayer.data.splits import random_test_set
 
@@ -25,7 +23,7 @@ Labeller = Callable[[Tensor], Tensor]
 def _read(file: str) -> tuple[NDArray[np.float64], tuple[str, ...]]:
     """Rows of measurements that end in a label, and the names of the classes, from a file of scikit-learn.
 
-    The package is not imported, because that takes longer than all else that a command does before its first step.
+    We do not import the package, because that takes longer than all else that a command does before its first step.
     """
     found = find_spec("sklearn")
     if found is None or not found.submodule_search_locations:
@@ -38,59 +36,39 @@ def _read(file: str) -> tuple[NDArray[np.float64], tuple[str, ...]]:
         return np.loadtxt(lines, delimiter=","), tuple(names)
 
 
-def _split(
-    name: str,
-    inputs: torch.Tensor,
-    labels: NDArray[np.float64],
-    class_names: tuple[str, ...],
-    test_fraction: float,
-    seed: int,
-    scale: float = 1.0,
-) -> Dataset:
-    target = torch.from_numpy(labels.astype(np.int64))
+def _checksum(*tensors: Tensor) -> dict[str, str]:
+    """SHA-256 of the shapes, types and bytes of tensors, in place of the checksum of a file."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().numpy().data)
+    return {"tensors": digest.hexdigest()}
+
+
+def _measured(name: str, file: str, *, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+    """A data set of scikit-learn: features (N, d), or for the digits uint8 images (N, 1, 8, 8) with values 0 to 16."""
+    rows, class_names = _read(file)
+    inputs, target = torch.from_numpy(rows[:, :-1]).float(), torch.from_numpy(rows[:, -1].astype(np.int64))
+    scale = 1.0
+    if name == "digits":
+        inputs, scale = inputs.to(torch.uint8).view(-1, 1, 8, 8), 16.0
     train, test, note = random_test_set(Split(inputs, target), test_fraction, seed)
-    checksums = {"tensors": tensor_checksum(inputs, target)}
+    checksums = _checksum(inputs, target)
     dataset = Dataset(name, train, test, class_names, scale=scale, checksums=checksums, notes=(note,))
     return dataset.with_statistics()
 
 
-def _table(name: str, file: str, test_fraction: float, seed: int) -> Dataset:
-    rows, class_names = _read(file)
-    return _split(name, torch.from_numpy(rows[:, :-1]).float(), rows[:, -1], class_names, test_fraction, seed)
-
-
-@register("digits")
-def digits(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """The digits of scikit-learn as uint8 images (N, 1, 8, 8) with values 0 to 16; the split is fixed by seed 0."""
-    rows, class_names = _read("digits.csv.gz")
-    images = torch.from_numpy(rows[:, :-1]).to(torch.uint8).view(-1, 1, 8, 8)
-    return _split("digits", images, rows[:, -1], class_names, test_fraction, seed, 16.0)
-
-
-@register("wine")
-def wine(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """The wine recognition data of scikit-learn as features (N, 13)."""
-    return _table("wine", "wine_data.csv", test_fraction, seed)
-
-
-@register("breast-cancer")
-def breast_cancer(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """The Wisconsin diagnostic data of scikit-learn as features (N, 30)."""
-    return _table("breast-cancer", "breast_cancer.csv", test_fraction, seed)
-
-
-@register("iris")
-def iris(*, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """The iris data of scikit-learn as features (N, 4)."""
-    return _table("iris", "iris.csv", test_fraction, seed)
+register("digits")(partial(_measured, "digits", "digits.csv.gz"))
+register("wine")(partial(_measured, "wine", "wine_data.csv"))
+register("breast-cancer")(partial(_measured, "breast-cancer", "breast_cancer.csv"))
+register("iris")(partial(_measured, "iris", "iris.csv"))
 
 
 def _points(
     count: int, dim: int, num_classes: int, label: Labeller, balanced: bool, generator: torch.Generator
 ) -> Split:
     """Standard normal points with labels 0 to K-1. Points with other labels, or of a full class, are left out."""
-    inputs: list[Tensor] = []
-    targets: list[Tensor] = []
+    drawn: list[Split] = []
     room = torch.full((num_classes,), count)
     if balanced:
         room = count // num_classes + (torch.arange(num_classes) < count % num_classes).long()
@@ -102,20 +80,19 @@ def _points(
         onehot = torch.nn.functional.one_hot(y, num_classes)
         rank = (onehot.cumsum(0) * onehot).sum(1)  # this is the rank-th sample of its class
         kept = (rank <= room[y]).nonzero().flatten()[:missing]
-        inputs.append(x[kept])
-        targets.append(y[kept])
+        drawn.append(Split(x[kept], y[kept]))
         room -= y[kept].bincount(minlength=num_classes)
         missing -= len(kept)
         if missing == 0:
-            return Split(torch.cat(inputs), torch.cat(targets))
+            return joined(drawn)
     rare = room.nonzero().flatten().tolist()
     raise ValueError(f"classes {rare} are too rare to be drawn: change the seed or the sizes")
 
 
 def _dataset(name: str, train: Split, test: Split, num_classes: int, note: str) -> Dataset:
-    checksum = tensor_checksum(train.tensor(), train.target, test.tensor(), test.target)
+    checksums = _checksum(train.tensor(), train.target, test.tensor(), test.target)
     names = tuple(str(k) for k in range(num_classes))
-    return Dataset(name, train, test, names, checksums={"tensors": checksum}, notes=(note,))
+    return Dataset(name, train, test, names, checksums=checksums, notes=(note,))
 
 
 def _check(num_classes: int, dim: int, train: int, test: int) -> None:
@@ -128,22 +105,15 @@ def _check(num_classes: int, dim: int, train: int, test: int) -> None:
 
 @register("conic-hull")
 def conic_hull(
-    *,
-    num_classes: int = 4,
-    dim: int = 16,
-    train: int = 8000,
-    test: int = 2000,
-    seed: int = 0,
-    balanced: bool = False,
+    *, num_classes: int = 4, dim: int = 16, train: int = 8000, test: int = 2000, seed: int = 0, balanced: bool = False
 ) -> Dataset:
-    """Standard normal points, labelled by the side on which they lie of ceil(log2 K) random hyperplanes through 0.
+    """Standard normal points, labelled by their sides of ceil(log2 K) random hyperplanes through 0.
 
     The label is the sign code sum_i 2^i [<x, u_i> > 0] with u_i standard normal. Points with codes above K - 1 are
     drawn again. A hyperplane separates any two classes. Classes are about equally frequent, not exactly.
 
     Args:
-        num_classes: K.
-        dim: d.
+        num_classes, dim: K and d.
         train, test: number of samples.
         seed: of hyperplanes and points.
         balanced: whether to draw until all classes are equally frequent.
@@ -180,12 +150,11 @@ def mlp_teacher(
     """Standard normal points, labelled by the largest output of a random three-layer ReLU network.
 
     The weights are N(0, 2 / fan-in), and there are no biases. With `balanced` each output is first standardised over
-    10,000 points, because a raw teacher can leave a class nearly empty; then points are drawn until all classes are
+    10,000 points, because a raw teacher can leave a class nearly empty. Then points are drawn until all classes are
     equally frequent.
 
     Args:
-        num_classes: K.
-        dim: d.
+        num_classes, dim: K and d.
         train, test: number of samples.
         seed: of teacher and points.
         width: units of the teacher's two hidden layers; keep it below the student's.
@@ -236,8 +205,7 @@ def gaussian(
     """Classes N(separation u_k, I) with u_k random unit vectors, equally frequent.
 
     Args:
-        num_classes: K.
-        dim: d.
+        num_classes, dim: K and d.
         per_class, test_per_class: samples of each class.
         separation: norm of the class means; at 0 nothing can be learned.
         seed: of means and points.

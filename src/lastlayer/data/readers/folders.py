@@ -1,7 +1,4 @@
-"""Folders of images: one folder per class, with or without train and test folders; and Omniglot, which is one.
-
-Tests: tests/data/readers/test_folders.py.
-"""
+"""Folders of images, with one folder per class; and Omniglot. Tests: tests/data/readers/test_folders.py."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,13 +21,9 @@ _CHARACTERS = {"background": "images_background", "evaluation": "images_evaluati
 
 @dataclass(frozen=True)
 class ImageFiles(torch.utils.data.Dataset[tuple[Tensor, int]]):
-    """Image files that are decoded one by one, when they are asked for; a torch map-style data set.
+    """Image files and their labels (N,), as a data set of torch that decodes an image when it is asked for.
 
-    Attributes:
-        paths: the files.
-        target: their labels, int64 (N,).
-        class_names: one name per class.
-        size: side of the square to which each image is scaled and cropped.
+    If `size` is given, each image is scaled and cropped to a square with this side.
     """
 
     paths: tuple[Path, ...]
@@ -51,12 +44,12 @@ def class_folders(folder: Path) -> tuple[str, ...]:
 
 
 def image_files(folder: str | Path, *, size: int | None = None, classes: Sequence[str] | None = None) -> ImageFiles:
-    """List the images of a folder that has one folder per class; nothing is decoded yet.
+    """List the images of a folder that has one folder per class, without decoding them.
 
     Args:
         folder: holds a folder for each class.
         size: side of the square to which each image is scaled and cropped when it is read.
-        classes: class names in label order; with None, the folders, sorted.
+        classes: class names in label order; with None, the names of the folders, sorted.
 
     Raises:
         ValueError: there are no class folders, a class has no images, or a folder is no known class.
@@ -89,19 +82,19 @@ def image_files(folder: str | Path, *, size: int | None = None, classes: Sequenc
 
 
 def decode_split(files: ImageFiles, colour: bool | None = None) -> tuple[Split, str]:
-    """Decode every file into a split: in memory, or in a mapped file if that is too small; also the SHA-256."""
+    """Decode all files into a split, in memory or, if they would not fit there, in a mapped file. Adds the SHA-256."""
     fits = stored_bytes(files.paths, files.size) <= image_cache.in_memory_limit()
     images, sha256 = (decode_all if fits else image_cache.decode_to_disk)(files.paths, files.size, colour)
     return Split(images, files.target), sha256
 
 
 def subfolder(folder: Path, names: tuple[str, ...]) -> Path | None:
-    """The first of these folders that is there."""
+    """The first of these folders that exists."""
     return next((folder / name for name in names if (folder / name).is_dir()), None)
 
 
 def _refuse_misnamed(folder: Path, train_folder: Path | None) -> None:
-    """Raise if a folder has the name of a part in another spelling: it would become a class, or be left out."""
+    """Refuse folders named like a part of the data in another spelling: they would become classes, or be left out."""
     parts = {*_TRAIN, *_TEST, "training", "testing"}
     found = [name for name in class_folders(folder) if folder / name != train_folder]
     if misnamed := [name for name in found if name.lower() in parts]:
@@ -123,13 +116,13 @@ def image_folder(
     """Read a folder of images by class, or one with train and test folders of that kind.
 
     If the images would take more than a quarter of the free memory, divided by the number of cores, they are decoded
-    once into $LASTLAYER_CACHE (else lastlayer/images in the user's cache folder) and read from there as they are used.
+    once into $LASTLAYER_CACHE (else lastlayer/images in the user's cache folder), and read from there when used.
 
     Args:
         folder: FOLDER/<class>/<image>, or FOLDER/train/<class>/<image> with FOLDER/test (or val, valid, validation).
-        size: scale the shorter side to it and cut out the middle; with None, all images must have one size.
-        test_fraction: share of each class to test on, if there is no test folder.
-        seed: of that split.
+        size: the shorter side is scaled to it and the middle cut out. With None, all images must have one size.
+        test_fraction: share of each class to test on, drawn at random, if there is no test folder.
+        seed: of that draw.
         colour: three channels (True) or one (False); with None, three if any image has colour.
 
     Raises:
@@ -140,24 +133,22 @@ def image_folder(
     """
     folder = Path(folder)
     train_folder, test_folder = subfolder(folder, _TRAIN), subfolder(folder, _TEST)
+    notes = []
     if train_folder is None or test_folder is None:
         _refuse_misnamed(folder, train_folder)
-    notes: tuple[str, ...]
-    if train_folder is None or test_folder is None:
-        whole = image_files(folder if train_folder is None else train_folder, size=size)
-        split, sha256 = decode_split(whole, colour)
-        train, test, note = random_test_set(split, test_fraction, seed)
-        names, checksums, notes = whole.class_names, {"images": sha256}, (note,)
+        files = image_files(train_folder or folder, size=size)
+        whole, sha256 = decode_split(files, colour)
+        train, test, note = random_test_set(whole, test_fraction, seed)
+        checksums, notes = {"images": sha256}, [note]
     else:
-        listed = image_files(train_folder, size=size)
-        names = listed.class_names
-        train, first = decode_split(listed, colour)
-        test_files = image_files(test_folder, size=size, classes=names)
+        files = image_files(train_folder, size=size)
+        train, sha256 = decode_split(files, colour)
+        test_files = image_files(test_folder, size=size, classes=files.class_names)
         if not len(test_files):
             raise ValueError(f"{test_folder} holds no image files")
-        test, second = decode_split(test_files, train.inputs.shape[1] == 3)
-        checksums, notes = {"train": first, "test": second}, ()
-    dataset = Dataset(folder.name, train, test, names, scale=255.0, checksums=checksums, notes=notes)
+        test, test_sha256 = decode_split(test_files, train.inputs.shape[1] == 3)
+        checksums = {"train": sha256, "test": test_sha256}
+    dataset = Dataset(folder.name, train, test, files.class_names, scale=255.0, checksums=checksums, notes=tuple(notes))
     return dataset.with_statistics()
 
 
@@ -171,14 +162,9 @@ def omniglot(
 ) -> Dataset:
     """Read `root/omniglot/images_{background,evaluation}/<alphabet>/<character>/*_<drawer>.png`.
 
-    The two official parts have different characters and there is no official split within a character: here the
-    drawers with the highest numbers are held for testing. The archives are verified when they are fetched.
-
-    Args:
-        root: the data root.
-        part: which characters: 964 (background), 659 (evaluation) or all 1,623.
-        test_drawers: how many of the 20 drawers to test on.
-        size: scale images to this side; with None they keep 105.
+    The two official parts have different characters: 964 (background) and 659 (evaluation). There is no official split
+    within a character: we test on the `test_drawers` of the 20 drawers with the highest numbers. The archives are
+    verified when they are fetched. Images have 105 pixels on each side, or `size`.
     """
     if part not in ("both", *_CHARACTERS):
         raise ValueError(f'part is "both", "background" or "evaluation", not {part!r}')
@@ -187,26 +173,23 @@ def omniglot(
     wanted = list(_CHARACTERS.values()) if part == "both" else [_CHARACTERS[part]]
     folder = replace(describe("omniglot"), probes=tuple(wanted)).locate(root)
     names: list[str] = []
-    train: tuple[list[Path], list[int]] = ([], [])
-    test: tuple[list[Path], list[int]] = ([], [])
+    found: dict[str, tuple[list[Path], list[int]]] = {"train": ([], []), "test": ([], [])}
     for alphabets in (require(folder / name, "omniglot") for name in wanted):
         for alphabet in class_folders(alphabets):
             for character in class_folders(alphabets / alphabet):
                 for path in sorted(p for p in (alphabets / alphabet / character).iterdir() if is_image(p)):
-                    paths, labels = test if _drawer(path) > 20 - test_drawers else train
+                    paths, labels = found["test" if _drawer(path) > 20 - test_drawers else "train"]
                     paths.append(path)
                     labels.append(len(names))
                 names.append(f"{alphabet}/{character}")
-    classes = tuple(names)
-    splits, checksums = [], {}
-    for name, (paths, labels) in (("train", train), ("test", test)):
+    classes, splits, checksums = tuple(names), {}, {}
+    for name, (paths, labels) in found.items():
         if not paths:
             raise CorruptFileError(f"{folder} holds no images for {name}")
         files = ImageFiles(tuple(paths), torch.tensor(labels, dtype=torch.int64), classes, size)
-        split, checksums[name] = decode_split(files, colour=False)
-        splits.append(split)
+        splits[name], checksums[name] = decode_split(files, colour=False)
     note = f"{part} characters; test set: drawers {21 - test_drawers} to 20"
-    dataset = Dataset("omniglot", splits[0], splits[1], classes, scale=255.0, checksums=checksums, notes=(note,))
+    dataset = Dataset("omniglot", **splits, class_names=classes, scale=255.0, checksums=checksums, notes=(note,))
     return dataset.with_statistics()
 
 

@@ -1,7 +1,4 @@
-"""ImageNet and its smaller relatives: class folders, Tiny ImageNet's own folders, and batches of 32x32 pixels.
-
-Tests: tests/data/readers/test_imagenet.py.
-"""
+"""ImageNet and its smaller versions. Tests: tests/data/readers/test_imagenet.py."""
 
 import math
 from dataclasses import replace
@@ -11,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lastlayer.data.dataset import Dataset, Split
+from lastlayer.data.dataset import Dataset, Split, joined
 from lastlayer.data.files import CorruptFileError, file_digest, read, require
 from lastlayer.data.sources import describe, register
 from lastlayer.data.splits import stratified
@@ -31,10 +28,10 @@ def imagenet(root: Path, *, size: int = 64) -> Dataset:
 
 @register("miniimagenet")
 def miniimagenet(root: Path, *, size: int = 84, seed: int = 0) -> Dataset:
-    """Read `root/miniimagenet/<class>/*` or `.../{train,val,test}/<class>/*`, and test on 1/6 of each class.
+    """Read `root/miniimagenet/<class>/*` or `.../{train,val,test}/<class>/*`; no checksums are known.
 
     The few-shot parts have different classes. For classification we take them together, and draw 1/6 of each class
-    (100 of 600) for testing. No checksums are known.
+    (100 of 600) for testing.
     """
     folder = describe("miniimagenet").locate(root)
     parts = [part for name in ("train", "val", "test") if (part := subfolder(folder, (name,))) is not None]
@@ -59,11 +56,11 @@ def miniimagenet(root: Path, *, size: int = 84, seed: int = 0) -> Dataset:
 def tiny_imagenet(root: Path, *, size: int = 64) -> Dataset:
     """Read `root/tiny-imagenet-200`: train/<wnid>/images/*.JPEG, and val/images with val/val_annotations.txt as test.
 
-    Labels count the WordNet ids in sorted order; class names come from words.txt if it is there. The archive is
+    Labels count the WordNet ids in sorted order. Class names come from words.txt if it is there. The archive is
     verified when it is fetched; single images are not.
 
-    If the folders are not there, arrays of images of this size are read: `tiny-imagenet-32.npz` with x_train, y_train,
-    x_test and y_test for size 32. A note says so, because they are not the official images.
+    Without these folders we read arrays of images of the given size, such as `tiny-imagenet-32.npz` with x_train,
+    y_train, x_test and y_test. A note says so, because they are not the official images.
     """
     scaled = f"tiny-imagenet-{size}.npz"
     folder = replace(describe("tiny-imagenet"), probes=(_OFFICIAL, scaled)).locate(root)
@@ -76,10 +73,14 @@ def tiny_imagenet(root: Path, *, size: int = 64) -> Dataset:
     test_files = _validation(folder / "val", train_files.class_names, size)
     train, first = decode_split(train_files, colour=True)
     test, second = decode_split(test_files, colour=True)
-    names = _words(folder / "words.txt", train_files.class_names)
-    checksums = {"train": first, "val": second}
-    dataset = Dataset("tiny-imagenet", train, test, names, scale=255.0, checksums=checksums)
-    return dataset.replace("test set: the official validation set").with_statistics()
+    words = {}
+    if (folder / "words.txt").exists():
+        lines = (folder / "words.txt").read_text().splitlines()
+        words = dict(line.split("\t", 1) for line in lines if "\t" in line)
+    names = tuple(words.get(wnid, wnid) for wnid in train_files.class_names)
+    checksums, notes = {"train": first, "val": second}, ("test set: the official validation set",)
+    dataset = Dataset("tiny-imagenet", train, test, names, scale=255.0, checksums=checksums, notes=notes)
+    return dataset.with_statistics()
 
 
 def _validation(folder: Path, classes: tuple[str, ...], size: int) -> ImageFiles:
@@ -95,41 +96,27 @@ def _validation(folder: Path, classes: tuple[str, ...], size: int) -> ImageFiles
     return ImageFiles(tuple(paths), torch.tensor(target, dtype=torch.int64), classes, size)
 
 
-def _words(path: Path, classes: tuple[str, ...]) -> tuple[str, ...]:
-    if not path.exists():
-        return classes
-    words = dict(line.split("\t", 1) for line in path.read_text().splitlines() if "\t" in line)
-    return tuple(words.get(wnid, wnid) for wnid in classes)
-
-
 @register("imagenet32")
 def imagenet32(root: Path, *, batches: int = 10) -> Dataset:
     """Read `root/imagenet32/train_data_batch_1..10` and `val_data`, pickled or with the ending .npz.
 
-    Labels 1 to 1000 of the files become 0 to 999. No checksums are known.
-
-    Args:
-        root: the data root.
-        batches: how many of the ten training batches to read.
+    Labels 1 to 1000 of the files become 0 to 999. No checksums are known. `batches` says how many of the ten training
+    batches to read.
     """
     if not 1 <= batches <= 10:
         raise ValueError(f"batches is 1 to 10, not {batches}")
     folder = describe("imagenet32").locate(root)
-    parts, checksums = [], {}
-    for number in range(1, batches + 1):
-        split, file, sha256 = _batch(folder, f"train_data_batch_{number}")
-        parts.append(split)
-        checksums[file] = sha256
-    train = Split(torch.cat([part.tensor() for part in parts]), torch.cat([part.target for part in parts]))
-    test, file, sha256 = _batch(folder, "val_data")
-    checksums[file] = sha256
+    checksums: dict[str, str] = {}
+    train = joined([_batch(folder, f"train_data_batch_{k}", checksums) for k in range(1, batches + 1)])
+    test = _batch(folder, "val_data", checksums)
     notes = () if batches == 10 else (f"the first {batches} of 10 training batches",)
     classes = tuple(str(k) for k in range(1, int(max(train.target.max(), test.target.max())) + 2))
     dataset = Dataset("imagenet32", train, test, classes, scale=255.0, checksums=checksums, notes=notes)
     return dataset.with_statistics()
 
 
-def _batch(folder: Path, stem: str) -> tuple[Split, str, str]:
+def _batch(folder: Path, stem: str, checksums: dict[str, str]) -> Split:
+    """The samples of one file, whose checksum is added to the others."""
     places = [folder / stem, folder / f"{stem}.npz"]
     places += [folder.parent / "Imagenet32_val" / place.name for place in places]
     path = next((place for place in places if place.exists()), None)
@@ -139,9 +126,9 @@ def _batch(folder: Path, stem: str) -> tuple[Split, str, str]:
         )
     if path.suffix == ".npz":
         content: dict[str, Any] = {**read_arrays(path, ("data", "labels"))[0]}
-        sha256 = file_digest(path)
+        checksums[path.name] = file_digest(path)
     else:
-        data, sha256 = read(path)
+        data, checksums[path.name] = read(path)
         content = unpickle(path, data)
     pixels, labels = content.get("data"), content.get("labels")
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2:
@@ -153,4 +140,4 @@ def _batch(folder: Path, stem: str) -> tuple[Split, str, str]:
     if target.shape != (len(pixels),):
         raise CorruptFileError(f"{path}: labels are missing or not of length {len(pixels)}")
     images = torch.from_numpy(pixels.copy()).view(-1, 3, side, side)
-    return Split(images, torch.from_numpy(target)), path.name, sha256
+    return Split(images, torch.from_numpy(target))

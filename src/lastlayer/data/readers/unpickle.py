@@ -1,7 +1,7 @@
-"""A pickle reader that can build plain values and numeric arrays and nothing else.
+"""A pickle reader that can build plain values and numeric arrays, and nothing else.
 
-numpy's own classes are never called. The small classes below take the place of the few names that pickled arrays
-contain; they record what the file says, and are turned into arrays afterwards. Any other name is refused.
+It never calls numpy's own classes. A pickled array contains a few names, in whose place the small classes below record
+what the file says. They are turned into arrays afterwards. Any other name is refused.
 Tests: tests/data/readers/test_unpickle.py.
 """
 
@@ -86,10 +86,10 @@ def _plain(value: Any) -> Any:
 
 
 def unpickle(path: Path, data: bytes) -> dict[str, Any]:
-    """Read a pickled dictionary of numbers, texts, lists and numeric arrays; byte strings become text.
+    """Read a pickled dictionary of numbers, texts, lists and numeric arrays. Byte strings become text.
 
     Raises:
-        CorruptFileError: the pickle is damaged, or holds anything else; what it holds is named.
+        CorruptFileError: the pickle is damaged or holds anything else, which the message names.
     """
     try:
         value = _plain(_Unpickler(io.BytesIO(data), encoding="bytes").load())
