@@ -34,8 +34,24 @@ def test_options_of_paths_are_checked_too(tmp_path: Path) -> None:
         data.load(tmp_path, sise=3)
 
 
+def test_options_of_texts_are_refused_for_other_data() -> None:
+    for options in ({"tokenizer": "some"}, {"length": 5}):
+        with pytest.raises(ValueError, match=f"digits is no data set of texts: it takes no {next(iter(options))}"):
+            data.load("digits", **options)
+
+
+def test_a_reader_of_ones_own_may_have_an_option_called_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "signals.py").write_text(
+        "from lastlayer import data\n"
+        "def made(*, length: int = 3):\n"
+        "    return data.load('gaussian', num_classes=2, dim=length)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert data.load("signals:made", length=5).in_shape == (5,)
+
+
 def test_a_data_set_is_read_once_while_somebody_wants_it_so() -> None:
-    with data.reading_once(keep=2):
+    with data.reading_once():
         first, other = data.load("iris"), data.load("iris", seed=1)
         assert other is not first
         with data.reading_once():

@@ -62,13 +62,6 @@ def test_get_without_a_place_says_where_to_look(tmp_path: Path) -> None:
         data.get("digits", tmp_path)
 
 
-def test_get_fetches_every_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fetched: list[str] = []
-    monkeypatch.setattr(sources, "fetch", lambda remote, root, progress: fetched.append(remote.path))
-    assert data.get("mnist", tmp_path) == tmp_path
-    assert len(fetched) == 4
-
-
 def test_remotes_have_a_checksum_or_https() -> None:
     remotes = [remote for name in data.available() for remote in data.describe(name).remotes]
     assert len(remotes) > 10

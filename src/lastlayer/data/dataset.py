@@ -177,13 +177,9 @@ class Dataset:
 
 
 def statistics(inputs: Tensor | MappedImages, scale: float = 1.0) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and (biased) standard deviation of inputs / scale, per channel of images, per entry of features.
+    """Mean and (biased) standard deviation of inputs / scale, per channel of images (N, C, H, W), per entry of (N, d).
 
     Instead of a standard deviation of 0 we return 1, so that a constant channel stays constant.
-
-    Args:
-        inputs: images (N, C, H, W) or features (N, d).
-        scale: the value of full intensity.
 
     Example:
         >>> statistics(torch.tensor([[0.0, 5.0], [2.0, 5.0]]))

@@ -171,9 +171,7 @@ def _continue(url: str, part: Path, name: str, progress: Progress | None, timeou
 def fetch(remote: Remote, root: Path, *, progress: Progress | None = None) -> Path:
     """Fetch a file into `root`, unless it is there already, and unpack it if it is an archive.
 
-    Raises:
-        DownloadError: no address gave the file. The message says what each of them answered.
-        CorruptFileError: the archive is damaged, or does not hold what it should.
+    If no address gives the file, the DownloadError says what each of them answered.
     """
     target = root / (remote.unpacks_to or remote.path)
     if target.exists():
@@ -197,11 +195,7 @@ def fetch(remote: Remote, root: Path, *, progress: Progress | None = None) -> Pa
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a .zip or .tar.gz into a folder, all of it or nothing. Members that point outside it are refused.
-
-    Raises:
-        CorruptFileError: the archive is damaged.
-    """
+    """Unpack a .zip or .tar.gz into a folder, all of it or nothing. Members that point outside it are refused."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as staging:
         try:

@@ -218,9 +218,9 @@ def _decode_rest(
         step = max(1, BLOCK // image_bytes)
         blocks = range(done, len(paths), step)
         decoded = (made for start in blocks for made in pool.map(decode_one, paths[start : start + step]))
-        decoded = shown(decoded, "decoding images", len(paths), done)
+        counted = shown(decoded, "decoding images", len(paths), done)
         for _ in blocks:
-            images, facts = zip(*itertools.islice(decoded, step), strict=True)
+            images, facts = zip(*itertools.islice(counted, step), strict=True)
             for file, content in ((pixels, images), (records, facts)):
                 file.writelines(content)
                 file.flush()

@@ -38,19 +38,9 @@ def is_image(path: Path) -> bool:
 
 
 def decode(path: Path, size: int | None, colour: bool) -> tuple[Tensor, bytes]:
-    """Decode one file.
+    """Decode one file into uint8 (C, H, W) with three channels or one, and take the SHA-256 of the file.
 
-    Args:
-        path: the file.
-        size: side of the square to return. The shorter side is scaled to it and the middle cut out. With None, the
-            image stays as it is.
-        colour: three channels (True) or one (False).
-
-    Returns:
-        The image as uint8 (C, H, W), and the SHA-256 of the file.
-
-    Raises:
-        CorruptFileError: the file cannot be decoded.
+    If a size is given, the shorter side is scaled to it and the middle square cut out.
     """
     image_module = pillow()
     data = path.read_bytes()
@@ -99,18 +89,19 @@ def decoders() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(8, os.cpu_count() or 1))
 
 
-def any_colour(paths: Sequence[Path], pool: ThreadPoolExecutor) -> bool:
-    """Whether any image has colour. Only the first bytes of each file are read."""
+def _header(path: Path) -> tuple[str, int, int]:
+    """Mode, width and height of an image. Only the first bytes of its file are read."""
     image_module = pillow()
+    try:
+        with image_module.open(path) as opened:
+            return opened.mode, opened.width, opened.height
+    except Exception as error:
+        raise _undecodable(path, error) from error
 
-    def has_colour(path: Path) -> bool:
-        try:
-            with image_module.open(path) as opened:
-                return opened.mode not in _GREY_MODES
-        except Exception as error:
-            raise _undecodable(path, error) from error
 
-    return any(pool.map(has_colour, paths))
+def any_colour(paths: Sequence[Path], pool: ThreadPoolExecutor) -> bool:
+    """Whether any image has colour."""
+    return any(mode not in _GREY_MODES for mode, _, _ in pool.map(_header, paths))
 
 
 def decode_all(paths: Sequence[Path], size: int | None, colour: bool | None = None) -> tuple[Tensor, str]:
@@ -149,12 +140,5 @@ def stored_bytes(paths: Sequence[Path], size: int | None) -> int:
     """The most bytes that the decoded images can take. Without a size, we assume that all are as large as the first."""
     if not paths:
         return 0
-    if size is not None:
-        return len(paths) * 3 * size**2
-    image_module = pillow()
-    try:
-        with image_module.open(paths[0]) as opened:
-            width, height = opened.size
-    except Exception as error:
-        raise _undecodable(paths[0], error) from error
-    return len(paths) * 3 * int(width) * int(height)
+    _, width, height = _header(paths[0]) if size is None else ("", size, size)
+    return len(paths) * 3 * width * height

@@ -60,18 +60,21 @@ def _read(name: str | Path, root: Path, verify: bool, options: dict[str, Any]) -
     path = find(name, root)
     if path is not None:
         return _read_path(path, options)
-    tokenizer, length = options.pop("tokenizer", None), options.pop("length", DEFAULT_LENGTH)
-    dataset = describe(str(name)).read(root, verify, options)
-    if isinstance(dataset, TextDataset):
-        if tokenizer is None:
-            raise ValueError(
-                f"{name} is a data set of texts: give tokenizer=, a name of transformers or a folder under the data "
-                f"root, or read the texts with lastlayer.data.load_text({str(name)!r})"
-            )
-        return tokenise(dataset, load_tokenizer(str(tokenizer), root), int(length))
-    if tokenizer is not None:
-        raise ValueError(f"{name} is no data set of texts: it takes no tokenizer, got {tokenizer!r}")
-    return dataset
+    source = describe(str(name))
+    for_texts = ({"tokenizer", "length"} & set(options)) - set(source.options)
+    tokens = {option: options.pop(option) for option in sorted(for_texts)}
+    dataset = source.read(root, verify, options)
+    if not isinstance(dataset, TextDataset):
+        if tokens:
+            raise ValueError(f"{name} is no data set of texts: it takes no {' and no '.join(tokens)}")
+        return dataset
+    if "tokenizer" not in tokens:
+        raise ValueError(
+            f"{name} is a data set of texts: give tokenizer=, a name of transformers or a folder under the data "
+            f"root, or read the texts with lastlayer.data.load_text({str(name)!r})"
+        )
+    tokenizer = load_tokenizer(str(tokens["tokenizer"]), root)
+    return tokenise(dataset, tokenizer, int(tokens.get("length", DEFAULT_LENGTH)))
 
 
 def _read_path(path: Path, options: dict[str, Any]) -> Dataset:
@@ -82,10 +85,10 @@ def _read_path(path: Path, options: dict[str, Any]) -> Dataset:
 
 
 class _Kept:
-    """The data sets that `load` returned last, while `reading_once` is open."""
+    """The two data sets that `load` returned last, while `reading_once` is open."""
 
     def __init__(self) -> None:
-        self.users, self.keep = 0, 0
+        self.users = 0
         self.datasets: dict[str, Dataset] = {}  # by the arguments of `load`, the last used one at the end
         self.lock = threading.RLock()
 
@@ -94,7 +97,7 @@ class _Kept:
             if not self.users:
                 return read()
             found = self.datasets.pop(key, None)
-            while len(self.datasets) >= self.keep:
+            if len(self.datasets) == 2:
                 del self.datasets[next(iter(self.datasets))]
             self.datasets[key] = read() if found is None else found
             return self.datasets[key]
@@ -104,15 +107,12 @@ _KEPT = _Kept()
 
 
 @contextlib.contextmanager
-def reading_once(keep: int = 2) -> Iterator[None]:
+def reading_once() -> Iterator[None]:
     """While this context is open, `load` reads a data set once. Later calls return the same object.
 
-    A command that runs several trials opens this context around them, and so does each of its worker processes. When
-    the last context closes, nothing is kept. Do not write to the tensors of a data set that is shared like this.
-
-    Args:
-        keep: how many data sets to keep at once. The least recently used one is dropped first. Two are enough for
-            trials on one data set whose unknown classes come from another one.
+    A command that runs several trials opens this context around them, and so does each of its worker processes. The two
+    data sets used last are kept: they may be one for the trials and one for their unknown classes. When the last
+    context closes, nothing is kept. Do not write to the tensors of a data set that is shared like this.
 
     Example:
         >>> with reading_once():
@@ -121,14 +121,12 @@ def reading_once(keep: int = 2) -> Iterator[None]:
     """
     with _KEPT.lock:
         _KEPT.users += 1
-        _KEPT.keep = max(_KEPT.keep, keep)
     try:
         yield
     finally:
         with _KEPT.lock:
             _KEPT.users -= 1
             if not _KEPT.users:
-                _KEPT.keep = 0
                 _KEPT.datasets.clear()
 
 

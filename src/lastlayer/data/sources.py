@@ -125,20 +125,20 @@ def register(name: str, **facts: Any) -> Callable[[R], R]:
 
 
 @functools.cache
-def _facts(name: str) -> dict[str, Any]:
-    """What sources.toml says of one data set. We parse only its paragraph; all of them would take 3 ms more."""
-    text = Path(__file__).with_name("sources.toml").read_text(encoding="utf-8")
-    paragraph = next((part for part in text.split("\n\n") if part.startswith(f"[{name}]")), None)
-    if paragraph is None:
-        return {}
-    facts: dict[str, Any] = tomllib.loads(paragraph)[name]
-    remotes = facts.get("remotes", ())
-    facts["remotes"] = tuple(Remote(**{**remote, "urls": tuple(remote["urls"])}) for remote in remotes)
-    facts |= {key: tuple(facts.get(key, ())) for key in ("folders", "probes")}
-    if "size" in facts:
-        samples, shape, classes = facts["size"]
-        facts["size"] = samples, tuple(shape), classes
-    return facts
+def _facts() -> dict[str, dict[str, Any]]:
+    """The content of sources.toml by data set, as `Source` takes it."""
+    content = tomllib.loads(Path(__file__).with_name("sources.toml").read_text(encoding="utf-8"))
+    known: dict[str, dict[str, Any]] = _with_tuples(content)
+    for facts in known.values():
+        facts["remotes"] = tuple(Remote(**remote) for remote in facts.get("remotes", ()))
+    return known
+
+
+def _with_tuples(value: Any) -> Any:
+    """The same content with tuples in place of lists."""
+    if isinstance(value, dict):
+        return {key: _with_tuples(item) for key, item in value.items()}
+    return tuple(_with_tuples(item) for item in value) if isinstance(value, list) else value
 
 
 def available() -> tuple[str, ...]:
@@ -165,7 +165,7 @@ def describe(name: str) -> Source:
         module, function = name.split(":")
         return Source(name, find_callable(module, function, f"data set {name!r}"))
     source = _SOURCES.get(name)
-    return source if source.summary else replace(source, **_facts(name))
+    return source if source.summary else replace(source, **_facts().get(name, {}))
 
 
 def is_own(name: str) -> bool:

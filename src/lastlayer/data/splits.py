@@ -110,7 +110,14 @@ def subset(
     if train is not None and per_class is not None:
         raise ValueError("give train or per_class, not both")
     if classes is not None:
-        dataset = _first_classes(dataset, classes)
+        if not 0 < classes <= dataset.num_classes:
+            raise ValueError(f"{dataset.name} has {dataset.num_classes} classes, classes={classes} were asked for")
+        splits = {part: getattr(dataset, part) for part in ("train", "test", "validation")}
+        dataset = dataset.replace(
+            f"first {classes} classes",
+            class_names=dataset.class_names[:classes],
+            **{part: s.select((s.target < classes).nonzero().flatten()) for part, s in splits.items() if s is not None},
+        )
     how = "first" if seed is None else f"random (seed {seed})"
     changes, said = {}, []
     if per_class is not None:
@@ -130,17 +137,6 @@ def subset(
         changes["test"] = _first(dataset, "test", test, seed)
         said.append(f"{how} {test} test samples")
     return dataset.replace("; ".join(said) or None, **changes)
-
-
-def _first_classes(dataset: Dataset, count: int) -> Dataset:
-    if not 0 < count <= dataset.num_classes:
-        raise ValueError(f"{dataset.name} has {dataset.num_classes} classes, classes={count} were asked for")
-    splits = {name: getattr(dataset, name) for name in ("train", "test", "validation")}
-    return dataset.replace(
-        f"first {count} classes",
-        class_names=dataset.class_names[:count],
-        **{name: s.select((s.target < count).nonzero().squeeze(1)) for name, s in splits.items() if s is not None},
-    )
 
 
 def _first(dataset: Dataset, part: str, count: int, seed: int | None) -> Split:
@@ -259,9 +255,17 @@ def open_set(
             raise ValueError("give unknown or known_classes, not both")
         known, hidden = list(known_classes), unknown_classes
         note = f"open set: known classes {known}"
+    elif unknown is not None:
+        if not 0 < unknown < dataset.num_classes:
+            raise ValueError(f"{dataset.name} has {dataset.num_classes} classes, unknown={unknown} were asked for")
+        order = torch.randperm(dataset.num_classes, generator=_generator(seed)).tolist()
+        known, hidden = sorted(order[unknown:]), unknown_classes
+        note = f"open set: known classes {known}, drawn with seed {seed}"
+    elif unknown_from is not None:
+        known, hidden = list(range(dataset.num_classes)), unknown_classes
+        note = "open set: all classes known"
     else:
-        known, note = _drawn(dataset, unknown, seed, unknown_from)
-        hidden = unknown_classes
+        raise ValueError("say which classes are unknown: unknown=, known_classes=, split= or unknown_from=")
     _check_classes(dataset, known, "known")
     if len(known) < 2:
         raise ValueError(f"{dataset.name}: an open set needs at least two known classes, not {len(known)}")
@@ -290,27 +294,12 @@ def open_set(
     )
 
 
-def _drawn(dataset: Dataset, unknown: int | None, seed: int, unknown_from: Dataset | None) -> tuple[list[int], str]:
-    if unknown is None:
-        if unknown_from is None:
-            raise ValueError("say which classes are unknown: unknown=, known_classes=, split= or unknown_from=")
-        return list(range(dataset.num_classes)), "open set: all classes known"
-    if not 0 < unknown < dataset.num_classes:
-        raise ValueError(f"{dataset.name} has {dataset.num_classes} classes, unknown={unknown} were asked for")
-    order = torch.randperm(dataset.num_classes, generator=_generator(seed)).tolist()
-    known = sorted(order[unknown:])
-    return known, f"open set: known classes {known}, drawn with seed {seed}"
-
-
 def known_classes(name: str, unknown_from: str | None = None) -> list[list[int]]:
-    """The known classes of each published split of the ARPL protocol.
+    """The known classes of each published split of the ARPL protocol. If there is none, a ValueError.
 
     Args:
         name: the data set with the known classes.
         unknown_from: the data set with the unknown classes, if it is another.
-
-    Raises:
-        ValueError: there is no published split.
 
     Example:
         >>> known_classes("mnist")[0]

@@ -101,12 +101,11 @@ def read_arrays(path: Path, wanted: Collection[str] | None = None) -> tuple[dict
         wanted: names of the arrays to read, if they are there; None reads all.
 
     Returns:
-        The arrays by name, of numpy from a .npz file and tensors from a .safetensors file; and the names of those that
-        were not wanted, sorted.
+        By name, arrays of numpy from a .npz file or tensors from a .safetensors file; and the names that were not
+        wanted, sorted.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it has another ending.
+        FileNotFoundError, ValueError: there is no such file, or it has another ending.
         CorruptFileError: it is damaged, or holds pickled objects.
     """
     if path.suffix not in (".npz", ".safetensors"):
@@ -145,16 +144,10 @@ def read_arrays(path: Path, wanted: Collection[str] | None = None) -> tuple[dict
 
 
 def array_named(path: Path, found: Collection[str], names: Sequence[str], endings: Sequence[str] = (WHOLE,)) -> str:
-    """The name under which a file holds its inputs or its labels.
+    """The name under which a file holds its inputs or its labels: the one of `names` that is among those `found` in it.
 
-    Args:
-        path: the file, for errors.
-        found: the names in it.
-        names: the names that are accepted.
-        endings: which of WHOLE, TRAIN, TEST the name may have, the preferred one first.
-
-    Raises:
-        ValueError: there is none, and the message lists those found and those accepted; or there are two.
+    It may have any of the `endings`, of which the first is preferred. ValueError if there is no such name, or if there
+    are two that mean the same.
     """
     for ending in endings:
         there = [name + ending for name in names if name + ending in found]
@@ -227,7 +220,7 @@ def _name_labels(path: Path, content: dict[str, Array], more: dict[str, Array]) 
     known = np.unique(np.concatenate([array.ravel() for _, _, array in texts]))
     for part, key, array in texts:
         part[key] = np.searchsorted(known, array)
-    return known.tolist()
+    return list(known)
 
 
 def _check_finite(path: Path, key: str, x: Tensor) -> None:

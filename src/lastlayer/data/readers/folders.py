@@ -189,7 +189,8 @@ def omniglot(
         files = ImageFiles(tuple(paths), torch.tensor(labels, dtype=torch.int64), classes, size)
         splits[name], checksums[name] = decode_split(files, colour=False)
     note = f"{part} characters; test set: drawers {21 - test_drawers} to 20"
-    dataset = Dataset("omniglot", **splits, class_names=classes, scale=255.0, checksums=checksums, notes=(note,))
+    train, test = splits["train"], splits["test"]
+    dataset = Dataset("omniglot", train, test, classes, scale=255.0, checksums=checksums, notes=(note,))
     return dataset.with_statistics()
 
 

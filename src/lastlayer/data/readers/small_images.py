@@ -33,19 +33,10 @@ _IDX_FILES = {
 
 
 def read_idx(path: Path, expected: str | None = None) -> tuple[Tensor, str]:
-    """Read an idx file of unsigned bytes, gzipped if its name ends in .gz.
+    """Read an idx file of unsigned bytes, gzipped if its name ends in .gz, and the SHA-256 of the unpacked content.
 
     The format: two zero bytes, type 8, number of dimensions, each dimension as a big-endian int32, then the values.
-
-    Args:
-        path: the file.
-        expected: "algorithm:hexdigest" of the unpacked content.
-
-    Returns:
-        A uint8 tensor of the stated shape, and the SHA-256 of the unpacked content.
-
-    Raises:
-        CorruptFileError: wrong checksum, not an idx file of bytes, or its length differs from what its header says.
+    `expected` is "algorithm:hexdigest" of the unpacked content.
     """
     data = path.read_bytes()
     if path.suffix == ".gz":
@@ -91,7 +82,8 @@ def _read_mnist(name: str, classes: tuple[str, ...], root: Path, *, verify: bool
                 "(N, H, W) and (N,) were expected"
             )
         splits[part] = Split(images[:, None], labels.long())
-    return Dataset(name, **splits, class_names=classes, scale=255.0, checksums=checksums).with_statistics()
+    dataset = Dataset(name, splits["train"], splits["test"], classes, scale=255.0, checksums=checksums)
+    return dataset.with_statistics()
 
 
 register("mnist")(partial(_read_mnist, "mnist", _DIGITS))
@@ -198,11 +190,7 @@ for _name in _CIFAR:
 
 
 def read_mat(path: Path, known: Mapping[str, str] | None = None) -> tuple[Split, str]:
-    """Read X (32, 32, 3, N) and y (N, 1) of a MATLAB 5 file; the label 10 of the digit 0 becomes 0.
-
-    Raises:
-        CorruptFileError: wrong checksum, not a MATLAB 5 file, or without such X and y.
-    """
+    """Read X (32, 32, 3, N) and y (N, 1) of a MATLAB 5 file. The label 10 of the digit 0 becomes 0."""
     from scipy.io import loadmat  # a slow import, and only needed here
 
     data, found = read(path, known)

@@ -51,8 +51,8 @@ def _read_tsv(path: Path, task: _Task) -> tuple[TextSplit, str]:
     except UnicodeDecodeError as error:
         raise CorruptFileError(f"{path} is not UTF-8 text: {error}") from error
     rows = [line.rstrip("\r").split("\t") for line in lines]
-    header = rows.pop(0) if isinstance(task.label, str) else list(range(4))
-    columns: dict[str | int, int] = {name: k for k, name in enumerate(header)}
+    header: list[Any] = rows.pop(0) if isinstance(task.label, str) else list(range(4))
+    columns = {name: k for k, name in enumerate(header)}
     needed = [column for column in (task.text, task.pair, task.label) if column is not None]
     missing = [column for column in needed if column not in columns]
     if missing:
@@ -120,11 +120,7 @@ def _tokens(split: TextSplit, tokenizer: Any, length: int) -> Split:
 
 
 def load_tokenizer(name: str, root: Path) -> Any:
-    """The tokenizer of transformers in a folder of the data root. If there is none, the one of this name on the hub.
-
-    Raises:
-        ImportError: transformers is not installed. The message names the extra.
-    """
+    """The tokenizer of transformers in a folder of the data root. If there is none, the one of this name on the hub."""
     try:
         import transformers
     except ModuleNotFoundError as error:

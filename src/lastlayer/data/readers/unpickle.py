@@ -49,20 +49,12 @@ class _Array:
         return np.frombuffer(data, kind).reshape(shape, order="F" if fortran else "C")
 
 
-def _reconstruct(*_: Any) -> _Array:
-    return _Array()
-
-
-def _encode(text: str, encoding: str) -> bytes:
-    return text.encode("latin1")
-
-
 _ADMITTED = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("_codecs", "encode"): _encode,
+    ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),
+    ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Array(),
+    ("_codecs", "encode"): lambda text, _: text.encode("latin1"),
 }
 
 
@@ -88,8 +80,7 @@ def _plain(value: Any) -> Any:
 def unpickle(path: Path, data: bytes) -> dict[str, Any]:
     """Read a pickled dictionary of numbers, texts, lists and numeric arrays. Byte strings become text.
 
-    Raises:
-        CorruptFileError: the pickle is damaged or holds anything else, which the message names.
+    If the pickle is damaged or holds anything else, the CorruptFileError says what.
     """
     try:
         value = _plain(_Unpickler(io.BytesIO(data), encoding="bytes").load())
