@@ -4,13 +4,49 @@ Each command prints tables, or with --json the same numbers as JSON. With --plot
 offline. Tests: tests/cli/test_theory.py.
 """
 
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lastlayer.cli.theory_tables import Classes, Json, Plot, Row, command, draw, show, theory, tracked
+from lastlayer.cli._say import check_writable, stop
 
-__all__ = ["alignment", "bounds", "dynamics", "minima", "scaling", "theory", "ufm"]
+theory = typer.Typer(
+    help="What the theory of the five papers says for your numbers.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Classes = Annotated[int, typer.Option("--classes", "-k", help="Number of classes.")]
+LambdaW = Annotated[float, typer.Option(help="Penalty of the classifier.")]
+LambdaH = Annotated[float, typer.Option(help="Penalty of the features.")]
+LambdaB = Annotated[float, typer.Option(help="Penalty of the bias.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Plot = Annotated[
+    Path | None, typer.Option(help="Also write a picture, an HTML file that opens offline.", show_default=False)
+]
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Decorator: register a command. A user's mistake ends in one line, or with LASTLAYER_DEBUG=1 in a traceback."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            if kwargs.get("plot") is not None:
+                check_writable("--plot", kwargs["plot"])
+            function(*args, **kwargs)
+        except (ValueError, TypeError, OSError, OverflowError, MemoryError, RuntimeError) as error:
+            full = isinstance(error, MemoryError) or "allocate memory" in str(error)  # torch raises a RuntimeError
+            if os.environ.get("LASTLAYER_DEBUG") or (isinstance(error, RuntimeError) and not full):
+                raise
+            why = "more memory is needed than there is; choose smaller numbers" if full else str(error)
+            stop(f"theory {function.__name__}", why)
+
+    return theory.command()(wrapped)
 
 
 @command
@@ -18,9 +54,9 @@ def minima(
     classes: Classes = 10,
     scale: Annotated[list[float] | None, typer.Option(help="Scale of the sphere model; may be repeated.")] = None,
     samples: Annotated[int, typer.Option("--samples", "-n", help="Samples per class.")] = 10,
-    lambda_w: Annotated[float, typer.Option(help="Penalty of the classifier.")] = 5e-3,
-    lambda_h: Annotated[float, typer.Option(help="Penalty of the features.")] = 5e-3,
-    lambda_b: Annotated[float, typer.Option(help="Penalty of the bias.")] = 0.0,
+    lambda_w: LambdaW = 5e-3,
+    lambda_h: LambdaH = 5e-3,
+    lambda_b: LambdaB = 0.0,
     as_json: Json = False,
     plot: Plot = None,
 ) -> None:
@@ -28,6 +64,7 @@ def minima(
 
     JSON: {"spheres": [...], "unconstrained": [...]}. A loss without a closed form at these penalties has null.
     """
+    from lastlayer.cli.theory_output import draw, show
     from lastlayer.theory import NoFormula, scaling
     from lastlayer.theory import minima as closed
     from lastlayer.theory.numbers import check_count
@@ -46,31 +83,20 @@ def minima(
             }
         )
     models = []
-    for name in ("ce", "ls", "focal", "soft-margin", "max-margin", "mse", "bce"):
-        row: Row = {"loss": name}
+    names = {"minimum": "loss", "true logit": "z_true", "false logit": "z_false"}
+    names |= {"|w|^2": "w_norm2", "|h|^2": "h_norm2", "common": "common"}
+    for loss in ("ce", "ls", "focal", "soft-margin", "max-margin", "mse", "bce"):
         try:
-            found = closed.unconstrained(name, classes, samples, lambda_w, lambda_h, lambda_b=lambda_b)
+            found = closed.unconstrained(loss, classes, samples, lambda_w, lambda_h, lambda_b=lambda_b)
         except NoFormula:
-            row |= dict.fromkeys(("minimum", "true logit", "false logit", "|w|^2", "|h|^2", "common"))
-        else:
-            row |= {
-                "minimum": found.loss,
-                "true logit": found.z_true,
-                "false logit": found.z_false,
-                "|w|^2": found.w_norm2,
-                "|h|^2": found.h_norm2,
-                "common": found.common,
-            }
-        models.append(row)
-    show(
-        {"spheres": spheres, "unconstrained": models},
-        as_json,
-        titles={
-            "spheres": f"Minima on spheres, {classes} classes",
-            "unconstrained": f"Unconstrained features, {classes} classes of {samples}, penalties {lambda_w:g}, "
-            f"{lambda_h:g}, {lambda_b:g}",
-        },
-    )
+            found = None
+        models.append({"loss": loss} | {name: getattr(found, field, None) for name, field in names.items()})
+    penalties = f"{lambda_w:g}, {lambda_h:g}, {lambda_b:g}"
+    titles = {
+        "spheres": f"Minima on spheres, {classes} classes",
+        "unconstrained": f"Unconstrained features, {classes} classes of {samples}, penalties {penalties}",
+    }
+    show({"spheres": spheres, "unconstrained": models}, as_json, titles)
     draw(plot, "minima", spheres)
 
 
@@ -84,9 +110,9 @@ def ufm(
         int | None, typer.Option("--dim", "-d", help="Dimension of the features. Default: the number of classes.")
     ] = None,
     loss: Annotated[str, typer.Option(help="Name of the loss.")] = "ce",
-    lambda_w: Annotated[float, typer.Option(help="Penalty of the classifier.")] = 5e-3,
-    lambda_h: Annotated[float, typer.Option(help="Penalty of the features.")] = 5e-3,
-    lambda_b: Annotated[float, typer.Option(help="Penalty of the bias.")] = 0.0,
+    lambda_w: LambdaW = 5e-3,
+    lambda_h: LambdaH = 5e-3,
+    lambda_b: LambdaB = 0.0,
     scale: Annotated[float | None, typer.Option(help="Solve on spheres, with this scale.", show_default=False)] = None,
     bias: Annotated[bool, typer.Option(help="Whether there is a bias.")] = True,
     starts: Annotated[int, typer.Option(help="Number of random starts.")] = 16,
@@ -99,20 +125,13 @@ def ufm(
     JSON: {"points": [one row per distinct value], "geometry": [measures of the best], "starts": [value, gradient norm
     and iterations of each]}.
     """
+    from lastlayer.cli.theory_output import draw, show
     from lastlayer.theory import UnconstrainedFeatures
 
-    per_class = samples or [10]
+    counts = samples or [10]
+    n, d = counts[0] if len(counts) == 1 else counts, classes if dim is None else dim
     model = UnconstrainedFeatures(
-        classes,
-        per_class[0] if len(per_class) == 1 else per_class,
-        classes if dim is None else dim,
-        loss,
-        lambda_w,
-        lambda_h,
-        lambda_b,
-        scale is not None,
-        scale,
-        bias=bias,
+        classes, n, d, loss, lambda_w, lambda_h, lambda_b, normalized=scale is not None, scale=scale, bias=bias
     )
     found = model.solve(starts=starts, seed=seed)
     points = [
@@ -127,21 +146,14 @@ def ufm(
         }
         for each in found.certificates
     ]
-    measured = vars(found.certificate.geometry)
-    geometry = [
-        {"measure": name, "value": float(value)}
-        for name, value in measured.items()
-        if value is not None and value.ndim == 0
-    ]
+    measured = vars(found.certificate.geometry).items()
+    geometry = [{"measure": name, "value": float(x)} for name, x in measured if x is not None and x.ndim == 0]
     ends = [
         {"value": float(v), "gradient norm": float(g), "iterations": int(i)}
         for v, g, i in zip(found.values, found.gradient_norms, found.iterations, strict=True)
     ]
-    show(
-        {"points": points, "geometry": geometry, "starts": ends},
-        as_json,
-        titles={"points": f"Where {starts} starts of {loss} ended", "geometry": "Geometry of the best"},
-    )
+    titles = {"points": f"Where {starts} starts of {loss} ended", "geometry": "Geometry of the best"}
+    show({"points": points, "geometry": geometry, "starts": ends}, as_json, titles)
     draw(plot, "ufm", found)
 
 
@@ -165,6 +177,7 @@ def dynamics(
     """
     import torch
 
+    from lastlayer.cli.theory_output import draw, show, tracked
     from lastlayer.theory import dynamics as toy
 
     if dim not in (2, 3):
@@ -181,7 +194,7 @@ def dynamics(
             _at_temperature(name, classes, tau), start, target, weight, lr=lr, train_weight=train_weight, steps=steps
         )
         paths[name] = path
-        row: Row = {"loss": name, "start": float(path.loss[0]), "end": float(path.loss[-1])}
+        row: dict[str, Any] = {"loss": name, "start": float(path.loss[0]), "end": float(path.loss[-1])}
         row["intra/inter at start"], row["intra/inter at end"] = float(path.ratio[0]), float(path.ratio[-1])
         if classes == 2:
             opposite = path.logits[-1].sum(1).abs() / path.logits[-1].norm(dim=1)
@@ -197,7 +210,7 @@ def _at_temperature(name: str, classes: int, tau: float) -> Any:
 
     entry = losses.entry(name)
     key = next((each for each in ("tau", "temperature") if each in entry.options), None)
-    # where class counts are needed, tau is a weight of those
+    # In a loss that needs class counts, tau is the weight of the counts and no temperature.
     if key is None or entry.module.needs_counts:
         return name
     return losses.create(name, num_classes=classes, **{key: tau})
@@ -217,6 +230,7 @@ def alignment(
 
     JSON: {"aligned": [...], "not aligned": [...]}.
     """
+    from lastlayer.cli.theory_output import draw, show
     from lastlayer.theory import LossTheory, names_with
     from lastlayer.theory import alignment as separation
 
@@ -243,15 +257,12 @@ def alignment(
                 "a false logit": float(example.logits[0, 1]),
             }
         )
-    show(
-        {"aligned": aligned, "not aligned": others},
-        as_json,
-        titles={
-            "aligned": f"Below the threshold every true logit exceeds every false one ({classes} classes, "
-            f"batches of {batch_size})",
-            "not aligned": "No loss is small enough: two samples, two classes",
-        },
-    )
+    of = f"({classes} classes, batches of {batch_size})"
+    titles = {
+        "aligned": f"Below the threshold every true logit exceeds every false one {of}",
+        "not aligned": "No loss is small enough: two samples, two classes",
+    }
+    show({"aligned": aligned, "not aligned": others}, as_json, titles)
     draw(plot, "alignment", aligned)
 
 
@@ -273,6 +284,7 @@ def bounds(
 
     JSON: {"bounds": [rows]}. A vacuous bound is null, and "vacuous" names it.
     """
+    from lastlayer.cli.theory_output import draw, show
     from lastlayer.theory import bounds as near
 
     rows = []
@@ -283,22 +295,16 @@ def bounds(
             found = near.batch_norm(classes, lam, value, delta)
         proved = near.rigorous_collapse(classes, found.alpha_beta, value, delta) if delta < 0.5 else None
         flags = vars(found.vacuous)
-        row: Row = {"epsilon": value}
+        row: dict[str, Any] = {"epsilon": value}
         for name, title in (("intra", "intra >="), ("self_duality", "self-duality >="), ("inter", "inter <=")):
             row[title] = None if flags[name] else getattr(found, name)
         row["intra >= (proved)"] = None if proved is None or proved.vacuous.intra else proved.intra
         row["vacuous"] = [name for name, flag in flags.items() if flag]
         rows.append(row)
     what = f"norm product {found.alpha_beta:g}" if lam is None else f"weight decay {lam:g}"
-    show(
-        {"bounds": rows},
-        as_json,
-        titles={
-            "bounds": f"{classes} classes, {what}, for {1 - delta:.0%} of them (proved: "
-            f"{max(1 - 2 * delta, 0):.0%}); constant R = e^{found.log_R:.1f}"
-        },
-        absent="vacuous",
-    )
+    share = f"for {1 - delta:.0%} of them (proved: {max(1 - 2 * delta, 0):.0%})"
+    title = f"{classes} classes, {what}, {share}; constant R = e^{found.log_R:.1f}"
+    show({"bounds": rows}, as_json, {"bounds": title}, absent="vacuous")
     draw(plot, "bounds", rows)
 
 
@@ -321,6 +327,7 @@ def scaling(
     Small scales run at learning rate 1, large ones at 0.05. JSON: {"steps": [rows], "fits": [rows]}. A scale that did
     not collapse in time has null.
     """
+    from lastlayer.cli.theory_output import draw, show, tracked
     from lastlayer.theory import scaling as laws
 
     small_grid, large_grid = small or [0.1, 0.15, 0.2, 0.3, 0.4], large or [5.0, 5.5, 6.0, 6.5, 7.0, 7.5, 8.0]
@@ -333,7 +340,7 @@ def scaling(
         x, y = found.reached()
         median = dict(zip(x.tolist(), y.tolist(), strict=True))
         rows += [{"loss": loss, "regime": regime, "scale": g, "steps": median.get(g)} for g in grid]
-        row: Row = {"loss": loss, "regime": regime}
+        row: dict[str, Any] = {"loss": loss, "regime": regime}
         row |= dict.fromkeys(("curve", "a", "c", "R^2", "fitted", "predicted"))
         if regime == "small" and len(x) >= 2:
             fit = laws.fit_inverse(x, y)
@@ -345,12 +352,9 @@ def scaling(
             row |= {"curve": "a e^(b scale) + c", "a": fit.a, "c": fit.c, "R^2": fit.r2}
             row |= {"fitted": fit.b, "predicted": laws.predicted_exponent(loss, classes)}
         fits.append(row)
-    show(
-        {"steps": rows, "fits": fits},
-        as_json,
-        titles={
-            "steps": f"Steps to collapse, {classes} classes (median of {starts})",
-            "fits": "Laws: power p of 1/scale^p for small scales, exponent b for large ones",
-        },
-    )
+    titles = {
+        "steps": f"Steps to collapse, {classes} classes (median of {starts})",
+        "fits": "Laws: power p of 1/scale^p for small scales, exponent b for large ones",
+    }
+    show({"steps": rows, "fits": fits}, as_json, titles)
     draw(plot, "scaling", rows)

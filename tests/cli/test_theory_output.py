@@ -1,11 +1,11 @@
-"""What the commands of `lastlayer theory` share: numbers as JSON or in a table, and a bar in a terminal alone."""
+"""What `lastlayer theory` prints and draws: JSON, tables, pictures that open without a network, and a progress bar."""
 
 import json
 import math
 
 import pytest
 
-from lastlayer.cli.theory_tables import show, tracked
+from lastlayer.cli.theory_output import show, tracked
 from tests.cli.test_theory import QUICK, run
 
 TABLES = {
@@ -40,3 +40,23 @@ def test_commands_of_seconds_show_progress_in_a_terminal_alone(command: str, wha
     assert run(command, *QUICK[command]).stderr == ""
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes it for a terminal
     assert what in run(command, *QUICK[command]).stderr
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_every_command_prints_tables_and_draws_a_picture(command: str, tmp_path) -> None:
+    picture = tmp_path / "picture.html"
+    result = run(command, *QUICK[command], "--plot", picture)
+    assert "│" in result.stdout
+    assert "…" not in result.stdout  # nothing is cut in a terminal of 80 columns
+    text = picture.read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>")
+    assert "Plotly.newPlot" in text
+    assert 'src="http' not in text  # plotly itself is in the page
+    drawn = text[text.rindex("Plotly.newPlot(") :]
+    assert drawn.count('"type":"log"') == drawn.count('"tickformat":"~g"')  # else 0.3 is labelled 3
+
+
+def test_a_picture_in_three_dimensions(tmp_path) -> None:
+    solid = tmp_path / "solid.html"
+    run("dynamics", "--steps", 5, "-d", 3, "--plot", solid)
+    assert "scatter3d" in solid.read_text(encoding="utf-8")
