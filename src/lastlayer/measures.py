@@ -47,13 +47,10 @@ class Measure:
     """One measure: a single number that describes a trained last layer."""
 
     name: str
-    title: str
-    """The heading of its column in tables."""
+    title: str  # the heading of its column in tables
     meaning: str
-    direction: Direction | None
-    """Which direction is better or more collapsed. None if neither is."""
-    needs: tuple[str, ...]
-    """The inputs that it needs, as names in INPUTS."""
+    direction: Direction | None  # which direction is better or more collapsed; None if neither is
+    needs: tuple[str, ...]  # the inputs that it needs, as names in INPUTS
     paper: str
     format: str = ".4f"
 
@@ -62,17 +59,13 @@ class Measure:
         return format(value, f"#{self.format}").removesuffix(".")
 
 
-def _list(*measures: Measure) -> dict[str, Measure]:
-    return {measure.name: measure for measure in measures}
-
-
 _X, _XW = ("features", "target"), ("features", "target", "weight")
 _Z, _ZB = ("logits", "target"), ("logits", "target", "bias")
 _P, _PU = ("probabilities", "target"), ("probabilities", "target", "unknown_probabilities")
 _ZU, _ZT = ("logits", "target", "unknown_logits"), ("logits", "target", "train_counts")
 _XX, _WW = ("features", "other_features", "target"), ("weight", "other_weight")
 
-MEASURES: dict[str, Measure] = _list(
+_ALL = [
     Measure("accuracy", "accuracy", "share of samples whose largest logit is the label's", "higher", _Z, SCALING),
     Measure("unbiased_accuracy", "accuracy*", "accuracy of the logits without their bias", "higher", _ZB, SCALING),
     Measure("matthews", "MCC", "Matthews' correlation of label and decision, all classes", "higher", _Z, GLUE),
@@ -129,7 +122,8 @@ MEASURES: dict[str, Measure] = _list(
     Measure("few", "few", "mean accuracy of classes with fewer than 20 training samples", "higher", _ZT, SCALING),
     Measure("equivalence", "equivalence", "two models' means up to rotation and scale", "lower", _XX, EQUAL, ".3g"),
     Measure("classifier_equivalence", "W equivalence", "the same for two classifiers", "lower", _WW, EQUAL, ".3g"),
-)
+]
+MEASURES = {measure.name: measure for measure in _ALL}
 
 Values = Mapping[str, Tensor | None]
 
@@ -224,8 +218,7 @@ class _Source:
 
     values: Callable[..., Values]
     needs: tuple[str, ...]
-    takes: tuple[str, ...] = ()
-    """Inputs that it uses if they are given."""
+    takes: tuple[str, ...] = ()  # inputs that it uses if they are given
 
 
 _SOURCES = [

@@ -199,7 +199,7 @@ def test_errors():
     metrics = GeometryMetrics(2, 3)
     with pytest.raises(ValueError, match="dim = 3"):
         metrics.update(torch.randn(2, 4), torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match=r"labels 0\.\.1, got 0\.\.2"):
+    with pytest.raises(ValueError, match="target has the label 2, but there are 2 classes"):
         metrics.update(torch.randn(2, 3), torch.tensor([0, 2]))
     metrics.update(torch.randn(2, 3), torch.tensor([0, 1]))
     with pytest.raises(ValueError, match="num_classes = 2 rows"):

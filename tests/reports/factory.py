@@ -62,7 +62,7 @@ def result(content, *, train=None, test=None, classes=("0", "1", "2"), epochs=(0
     }
 
 
-def snapshots(classes, epochs=(0, 5, 10), samples=500, dim=8, seed=0):
+def snapshots(classes, epochs=(0, 5, 10), samples=500, dim=8, seed=0, most_cosines=200):
     generator = torch.Generator().manual_seed(seed)
     moments, target = len(epochs), torch.arange(samples) % classes
     made = {
@@ -74,19 +74,19 @@ def snapshots(classes, epochs=(0, 5, 10), samples=500, dim=8, seed=0):
         "true_logits": torch.rand(moments, 80, generator=generator) * 100,
         "false_logits": torch.rand(moments, 80, generator=generator) * 900,
     }
-    if classes <= 200:
+    if classes <= most_cosines:
         made["cosines"] = torch.rand(moments, classes, classes, generator=generator) * 2 - 1
     return made
 
 
-def done(root, content, *, classes=("0", "1", "2"), epochs=(0, 5, 10), samples=60, **options) -> Path:
+def done(root, content, *, classes=("0", "1", "2"), epochs=(0, 5, 10), samples=60, most_cosines=200, **options) -> Path:
     """A finished run."""
     folder = RunFolder(Path(root) / identity(content))
     folder.start(content)
-    for epoch in epochs:
-        folder.append_metrics({"epoch": epoch})
+    folder.append_metrics({"epoch": epochs[-1]})  # a line for each epoch would only wait for the disk
     made = result(content, classes=classes, epochs=epochs, **options)
-    folder.finish(made, {"w": torch.zeros(1)}, snapshots(len(classes), epochs, samples, seed=content["seed"]))
+    shown = snapshots(len(classes), epochs, samples, seed=content["seed"], most_cosines=most_cosines)
+    folder.finish(made, {"w": torch.zeros(1)}, shown)
     return folder.path
 
 

@@ -89,7 +89,7 @@ def loss_in_words(trial: Trial) -> str:
 
 def names_of(trials: Sequence[Trial]) -> list[str]:
     """What each trial is called while it runs: as in the table, with its seed."""
-    from lastlayer.reports.labels import labels_of
+    from lastlayer.reports.summary import labels_of
 
     keys = [json.dumps({**trial.to_dict(), "seed": None}) for trial in trials]
     apart = list(dict.fromkeys(keys))

@@ -1,8 +1,8 @@
 """Measures of features and classifier: neural collapse, cosines, spreads, and the equivalence of two models.
 
-Every function returns float64 tensors, whatever the precision of the features. It is differentiable where its formula
-is. `GeometryMetrics` computes the same measures over batches and ranks. Only this class needs torchmetrics, which is
-imported when the class is first used.
+Every function returns float64 tensors on the device of the features, whatever their precision. It is differentiable
+where its formula is. `GeometryMetrics` computes the same measures over batches and ranks. Only this class needs
+torchmetrics, which is imported when the class is first used.
 
 Every function raises TypeError if features are not floating point or labels are not integers. It raises ValueError for
 empty input, wrong shapes, negative labels, labels beyond the weight, NaN or infinite values, and for float64 features

@@ -15,7 +15,10 @@ CUTOFF = 1e-5
 
 @dataclass(frozen=True)
 class NeuralCollapse:
-    """Float64 scalars that are all 0 at neural collapse. Without a weight, nc2, nc3 and nc4 are None."""
+    """Float64 scalars on the device of the features, all 0 at neural collapse. Without a weight, only nc1 is there.
+
+    nc1 to nc3 have gradients with respect to features and weight, nc4 has none.
+    """
 
     nc1: Tensor
     nc2: Tensor | None
@@ -57,10 +60,6 @@ def neural_collapse(
             Zhou et al. With `"classes"`, it is the mean of the class means, the default of the public code of
             rhubarbwu/neural-collapse. They differ only for unbalanced data.
 
-    Returns:
-        NeuralCollapse with attributes nc1, nc2, nc3, nc4: float64 scalars on the device of the features. nc1 to nc3
-        have gradients with respect to features and weight, nc4 has none.
-
     Degenerate cases: with one sample in every class nc1 is 0. With one class it is NaN. If all class means are equal,
     nc1 is infinite, or NaN if all samples are equal too. If d < K - 1, NC1 uses the d directions that exist, and NC2
     and NC3 cannot reach 0. A zero weight gives NaN in nc2 and nc3. In nc4 the lower label wins a tie. On a GPU the CPU
@@ -70,8 +69,6 @@ def neural_collapse(
     Tests: tests/geometry/test_collapse.py::test_agrees_with_reference
 
     Example:
-        >>> import torch
-        >>> from lastlayer.geometry import neural_collapse
         >>> means = torch.eye(3)
         >>> target = torch.tensor([0, 1, 2, 0, 1, 2])
         >>> result = neural_collapse(means[target], target, weight=means - 1 / 3)
@@ -108,7 +105,7 @@ def self_duality(features: Tensor, target: Tensor, weight: Tensor, *, global_mea
         global_mean: `"samples"` or `"classes"`, as in `neural_collapse`.
 
     Returns:
-        (K,) float64 tensor, one value per class present, in ascending order of label. Differentiable.
+        (K,) one value per class present, in ascending order of label.
 
     Degenerate cases: if the centred mean or the centred weight row of a class is zero, the cosine and its gradient
     are 0. With a single class that is always so.
@@ -117,8 +114,6 @@ def self_duality(features: Tensor, target: Tensor, weight: Tensor, *, global_mea
     Tests: tests/geometry/test_summary.py::test_measure_agrees_with_references
 
     Example:
-        >>> import torch
-        >>> from lastlayer.geometry import self_duality
         >>> means = torch.eye(3)
         >>> target = torch.tensor([0, 1, 2, 0, 1, 2])
         >>> self_duality(means[target] + 5, target, weight=2 * means).round(decimals=6)

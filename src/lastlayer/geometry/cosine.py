@@ -12,15 +12,15 @@ from lastlayer.geometry._passes import first_pass, second_pass
 
 @dataclass(frozen=True)
 class CosineCollapse:
-    """Average cosines within and between classes. `classes` holds the label of each row."""
+    """Average cosines within and between classes. All but `classes` are float64 and differentiable."""
 
     intra: Tensor  # (K,)
     inter: Tensor  # (K, K), intra on the diagonal
     intra_mean: Tensor
     intra_min: Tensor
-    inter_mean: Tensor
-    inter_max: Tensor
-    classes: Tensor  # (K,)
+    inter_mean: Tensor  # off the diagonal
+    inter_max: Tensor  # off the diagonal
+    classes: Tensor  # (K,) the label of each row
 
 
 def cosine_collapse(
@@ -41,11 +41,6 @@ def cosine_collapse(
         self_pairs: whether intra includes the pairs of a sample with itself, as in Pan and Cao. False takes the mean
             over i != j: (n |u|^2 - 1)/(n - 1), u the mean unit feature. That is an unbiased estimate for small classes.
 
-    Returns:
-        CosineCollapse with float64 attributes: intra (K,), inter (K, K) with intra on its diagonal, intra_mean,
-        intra_min, inter_mean and inter_max (off the diagonal), and classes (K,), the label of each row. All but classes
-        are differentiable.
-
     Degenerate cases: a feature that is zero after centring has no direction. Its cosine with every feature, itself
     included, counts as 0. Without self pairs, a class with one sample has intra NaN, and then intra_mean and intra_min
     are NaN too. With one class, inter_mean and inter_max are NaN.
@@ -54,8 +49,6 @@ def cosine_collapse(
     Tests: tests/geometry/test_cosine.py::test_agrees_with_all_pairs
 
     Example:
-        >>> import torch
-        >>> from lastlayer.geometry import cosine_collapse
         >>> target = torch.tensor([0, 0, 1, 1, 2, 2])
         >>> result = cosine_collapse(torch.eye(3)[target], target)
         >>> round(float(result.intra_min), 6), round(float(result.inter_max), 6)
@@ -78,9 +71,6 @@ def compactness(features: Tensor, target: Tensor) -> Tensor:
         features: (N, d).
         target: (N,) class labels of any integer dtype.
 
-    Returns:
-        Float64 scalar. Differentiable.
-
     Degenerate cases: a feature equal to h_G has u = 0, so constant features give 1/2. A class with one sample counts as
     compact, unless that sample is h_G.
 
@@ -88,8 +78,6 @@ def compactness(features: Tensor, target: Tensor) -> Tensor:
     Tests: tests/geometry/test_cosine.py::test_scores_agree_with_all_pairs
 
     Example:
-        >>> import torch
-        >>> from lastlayer.geometry import compactness
         >>> target = torch.tensor([0, 0, 1, 1])
         >>> float(compactness(torch.tensor([[1.0], [2.0], [-1.0], [-2.0]]), target))
         1.0
@@ -106,14 +94,12 @@ def separability(features: Tensor, target: Tensor) -> Tensor:
         E_sep = 1/2 [1 - mean_{k != j} v_k . v_j],   v_k = mean_{x in k} h / |h|
 
     Unlike compactness it is not centred, as in the paper. Its maximum is 1/2 + 1/(2(K-1)). Every collapsed
-    configuration whose directions sum to zero reaches it, for example the simplex.
+    configuration whose directions sum to zero reaches it, for example the simplex. The result is exact even if a
+    common offset makes all cosines nearly 1.
 
     Args:
         features: (N, d).
         target: (N,) class labels of any integer dtype.
-
-    Returns:
-        Float64 scalar. Differentiable. It is exact even if a common offset makes all cosines nearly 1.
 
     Degenerate cases: zero features have no direction and count as 0 in v_k. With one class the result is NaN.
 
@@ -121,8 +107,6 @@ def separability(features: Tensor, target: Tensor) -> Tensor:
     Tests: tests/geometry/test_cosine.py::test_scores_agree_with_all_pairs
 
     Example:
-        >>> import torch
-        >>> from lastlayer.geometry import separability
         >>> target = torch.tensor([0, 0, 1, 1])
         >>> float(separability(torch.tensor([[1.0], [2.0], [-1.0], [-2.0]]), target))
         1.0

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Module
 from torchmetrics import Metric
 
-from lastlayer._core.labels import read_labels
+from lastlayer._core.labels import check_classes, read_labels
 from lastlayer._core.precision import full_precision
 from lastlayer.geometry import _moments
 from lastlayer.geometry._inputs import Samples, check_classifier, check_features
@@ -54,8 +54,6 @@ class GeometryMetrics(Metric):
     Tests: tests/geometry/test_metrics.py::test_agrees_with_references
 
     Example:
-        >>> import torch
-        >>> from lastlayer.geometry import GeometryMetrics
         >>> target = torch.tensor([0, 1, 2, 0, 1, 2])
         >>> batches = [(torch.eye(3)[part], part) for part in target.split(2)]
         >>> metrics = GeometryMetrics(num_classes=3, dim=3)
@@ -96,7 +94,7 @@ class GeometryMetrics(Metric):
         self.global_mean = global_mean
         self.self_pairs = self_pairs
         self._reference: tuple[Tensor, Means] | None = None
-        self._classifier: tuple[Tensor, Tensor | None] | None = None
+        self._classifier: tuple[Tensor, Tensor] | None = None  # weight and bias of all classes
         self.add_state(
             "sums",
             torch.zeros(_moments.size(num_classes, dim), dtype=torch.float64),
@@ -150,8 +148,7 @@ class GeometryMetrics(Metric):
         )
         classifier = None
         if self._classifier is not None:
-            rows, offset = self._classifier
-            classifier = (rows[present], None if offset is None else offset[present])
+            classifier = (self._classifier[0][present], self._classifier[1][present])
         with full_precision(features):
             # A class without a mean is counted at position 0. `seen` counts it at its own place, so compute notices.
             samples = Samples(features.detach(), position[label], present, means.count)
@@ -229,8 +226,7 @@ class GeometryMetrics(Metric):
             parts = {name: move(part) for name, part in vars(means).items() if part is not None}
             self._reference = (move(present), replace(means, **parts))
         if self._classifier is not None:
-            weight, bias = self._classifier
-            self._classifier = (move(weight), None if bias is None else move(bias))
+            self._classifier = (move(self._classifier[0]), move(self._classifier[1]))
         moved: Module = super()._apply(move, exclude_state)
         return moved
 
@@ -243,25 +239,17 @@ class GeometryMetrics(Metric):
             raise ValueError(f"features must have dim = {self.dim} columns, got shape {tuple(features.shape)}")
         label = read_labels(target, len(features)).to(features.device)
         # On a GPU the CPU would have to wait, and an index out of range raises by itself.
-        if (
-            label.device.type == "cpu"
-            and len(label)
-            and not 0 <= int(label.min()) <= int(label.max()) < self.num_classes
-        ):
-            raise ValueError(
-                f"target must hold labels 0..{self.num_classes - 1}, got {int(label.min())}..{int(label.max())}"
-            )
+        if label.device.type == "cpu":
+            check_classes(label, self.num_classes)
         return label
 
     def _remember(self, weight: Tensor, bias: Tensor | None, refined: bool = False) -> None:
         check_classifier(weight, bias, self.dim)
         if len(weight) != self.num_classes:
             raise ValueError(f"weight must have num_classes = {self.num_classes} rows, got {len(weight)}")
-        given = (
-            weight.detach().to(self.sums, copy=True),
-            None if bias is None else bias.detach().to(self.sums, copy=True),
-        )
-        if refined and self._classifier is not None and not _same(given, self._classifier):
+        bias = self.sums.new_zeros(len(weight)) if bias is None else bias
+        given = (weight.detach().to(self.sums, copy=True), bias.detach().to(self.sums, copy=True))
+        if refined and self._classifier is not None and not all(map(torch.equal, given, self._classifier)):
             raise ValueError(
                 "compute was given another classifier than refine, whose nc4 would not belong to it: "
                 "take the second pass with this classifier, after reset or update"
@@ -314,9 +302,3 @@ class GeometryMetrics(Metric):
 class _Sealed:
     def __init__(self, value: Geometry) -> None:
         self.value = value
-
-
-def _same(a: tuple[Tensor, Tensor | None], b: tuple[Tensor, Tensor | None]) -> bool:
-    if a[1] is None or b[1] is None:
-        return torch.equal(a[0], b[0]) and a[1] is b[1]
-    return torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])

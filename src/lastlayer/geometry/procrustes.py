@@ -24,9 +24,6 @@ def equivalence(features_a: Tensor, features_b: Tensor, target: Tensor, *, globa
         target: (N,) class labels of any integer dtype.
         global_mean: `"samples"` or `"classes"`, as in `neural_collapse`.
 
-    Returns:
-        Float64 scalar in [0, 1]. Differentiable.
-
     Degenerate cases: if all class means of a are equal, for example with one class, the result is NaN. If only those of
     b are equal, it is 1.
 
@@ -34,8 +31,6 @@ def equivalence(features_a: Tensor, features_b: Tensor, target: Tensor, *, globa
     Tests: tests/geometry/test_procrustes.py::test_agrees_with_a_search_over_the_plane
 
     Example:
-        >>> import torch
-        >>> from lastlayer.geometry import equivalence
         >>> target = torch.tensor([0, 1, 2])
         >>> a = torch.eye(3)
         >>> b = torch.tensor([[0.0, 2.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, -2.0]]) + 7
@@ -63,17 +58,12 @@ def classifier_equivalence(weight_a: Tensor, weight_b: Tensor) -> Tensor:
         weight_a: (K, d_a) classifier of one model.
         weight_b: (K, d_b) classifier of the other model, with the classes in the same order.
 
-    Returns:
-        Float64 scalar in [0, 1]. Differentiable.
-
     Degenerate cases: if all rows of weight_a are equal, the result is NaN. If only those of weight_b are, it is 1.
 
     Paper: as in `equivalence`; Schönemann 1966.
     Tests: tests/geometry/test_procrustes.py::test_classifiers_are_compared_like_class_means
 
     Example:
-        >>> import torch
-        >>> from lastlayer.geometry import classifier_equivalence
         >>> weight = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
         >>> round(float(classifier_equivalence(weight, 3 * weight.flip(1))), 6)
         0.0

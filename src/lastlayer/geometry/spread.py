@@ -13,14 +13,12 @@ def intra_inter_ratio(features: Tensor, target: Tensor) -> Tensor:
 
         mean_n |h_n - h_{y_n}|  /  mean_{i != j} |h_i - h_j|
 
-    These are distances, not their squares. The ratio is 0 at neural collapse.
+    These are distances, not their squares. The ratio is 0 at neural collapse. The gradient is 0 at a feature that
+    equals its class mean.
 
     Args:
         features: (N, d).
         target: (N,) class labels of any integer dtype.
-
-    Returns:
-        Float64 scalar. Differentiable; the gradient is 0 at a feature that equals its class mean.
 
     Degenerate cases: with one sample in every class the result is 0. With one class it is NaN. If all class means are
     equal, it is infinite, or NaN if all samples are equal too.
@@ -29,8 +27,6 @@ def intra_inter_ratio(features: Tensor, target: Tensor) -> Tensor:
     Tests: tests/geometry/test_spread.py::test_agrees_with_reference
 
     Example:
-        >>> import torch
-        >>> from lastlayer.geometry import intra_inter_ratio
         >>> features = torch.tensor([[-1.0], [1.0], [9.0], [11.0]])
         >>> float(intra_inter_ratio(features, torch.tensor([0, 0, 1, 1])))
         0.1
@@ -54,9 +50,6 @@ def class_distance_variance(features: Tensor, target: Tensor) -> Tensor:
         features: (N, d).
         target: (N,) class labels of any integer dtype.
 
-    Returns:
-        Float64 scalar. Differentiable.
-
     Degenerate cases: with one sample in every class the result is 0. With one class it is NaN. If two classes have the
     same mean, it is infinite, or NaN if neither of them has any spread.
 
@@ -64,8 +57,6 @@ def class_distance_variance(features: Tensor, target: Tensor) -> Tensor:
     Tests: tests/geometry/test_spread.py::test_agrees_with_reference
 
     Example:
-        >>> import torch
-        >>> from lastlayer.geometry import class_distance_variance
         >>> features = torch.tensor([[-1.0], [1.0], [9.0], [11.0]])
         >>> float(class_distance_variance(features, torch.tensor([0, 0, 1, 1])))
         0.01

@@ -72,14 +72,9 @@ def measure(
             cosines are always centred by the mean over samples.
         self_pairs: as in `cosine_collapse`.
 
-    Returns:
-        Geometry. A value has a gradient if its own function would give it one.
-
-    Degenerate cases: as in the functions named above.
+    Gradients and degenerate cases are those of the functions named above.
 
     Example:
-        >>> import torch
-        >>> from lastlayer.geometry import measure
         >>> target = torch.tensor([0, 0, 1, 1, 2, 2])
         >>> geometry = measure(torch.eye(3)[target], target)
         >>> round(float(geometry.compactness), 6), round(float(geometry.separability), 6), geometry.nc2

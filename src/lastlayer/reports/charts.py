@@ -27,7 +27,6 @@ POINT_NUMBERS = 600_000
 MATRIX_NUMBERS = 1_500_000
 MOST_FRAMES = 21
 MOST_PICTURES = 40  # runs with pictures: each group shows as many seeds as that leaves
-_CURVE_SPLITS = ("test", "train")
 
 
 def chart_data(summary: Summary, *, tsne: bool = False) -> dict[str, Any]:
@@ -40,7 +39,7 @@ def chart_data(summary: Summary, *, tsne: bool = False) -> dict[str, Any]:
         groups, measures, curves, finals and, for each group, snapshots of its runs, ready for JSON. The notes name
         what was left out, and why.
     """
-    groups = [group for group in summary.groups if group.done]
+    groups = summary.finished
     notes: list[str] = []
     classes: list[list[str]] = []
     snapshots = [_pictures(group, len(groups), tsne, classes, notes) for group in groups]
@@ -94,30 +93,27 @@ def _number(value: float) -> float | None:
 
 def _curves(group: Group, shown: int) -> dict[str, Any]:
     """Mean and standard deviation over seeds of every measure, epoch by epoch."""
-    histories = [run.result.get("history", []) for run in group.done.values() if run.result]
-    by_epoch: dict[int, list[Mapping[str, Any]]] = {}
-    for history in histories:
-        for entry in history:
-            by_epoch.setdefault(int(entry["epoch"]), []).append(entry)
-    epochs = sorted(epoch for epoch, entries in by_epoch.items() if len(entries) == len(histories))
+    runs = [run.result.get("history", []) for run in group.done.values() if run.result]
+    histories: list[dict[int, Mapping[str, Any]]] = [{int(entry["epoch"]): entry for entry in run} for run in runs]
+    epochs = sorted(set[int]().union(*histories).intersection(*histories))
     if not epochs:
         return {"epochs": []}
-    most = max(5, CURVE_NUMBERS // max(1, shown * 4))
-    epochs = [epochs[i] for i in thinned(len(epochs), most)]
+    epochs = [epochs[i] for i in thinned(len(epochs), max(5, CURVE_NUMBERS // max(1, shown * 4)))]
     made: dict[str, Any] = {"epochs": epochs}
-    for split in _CURVE_SPLITS:
-        names = by_epoch[epochs[-1]][0].get(split, {})
-        made[split] = {name: _curve([by_epoch[epoch] for epoch in epochs], split, name) for name in names}
+    for split in ("test", "train"):
+        moments = [[history[epoch].get(split, {}) for history in histories] for epoch in epochs]
+        made[split] = {
+            name: _curve(np.array([[one.get(name, math.nan) for one in entries] for entries in moments], np.float64))
+            for name in moments[-1][0]
+        }
     return made
 
 
-def _curve(moments: Sequence[Sequence[Mapping[str, Any]]], split: str, name: str) -> list[list[float | None]]:
-    means, spreads = [], []
-    for entries in moments:
-        values = np.array([entry.get(split, {}).get(name, math.nan) for entry in entries], dtype=np.float64)
-        means.append(_number(float(values.mean())))
-        spreads.append(_number(float(values.std(ddof=1))) if len(values) > 1 and np.isfinite(values).all() else None)
-    return [means, spreads]
+def _curve(values: Array) -> list[list[float | None]]:
+    """Mean and standard deviation over seeds, from values (epochs, seeds)."""
+    with np.errstate(invalid="ignore"):  # infinite values have no deviation
+        spreads = values.std(1, ddof=1) if values.shape[1] > 1 else np.full(len(values), math.nan)
+        return [[_number(value) for value in curve.tolist()] for curve in (values.mean(1), spreads)]
 
 
 def _finals(summary: Summary, groups: Sequence[Group]) -> dict[str, dict[str, list[dict[int, float | None]]]]:
@@ -154,10 +150,7 @@ def _snapshots(tensors: Mapping[str, Array], share: int, label: str, tsne: bool,
     epochs, target = tensors["epochs"].astype(int).tolist(), tensors["target"].astype(int)
     made: dict[str, Any] = {"epochs": epochs, **_logits(tensors, epochs)}
     if (points := tensors.get("points")) is not None:
-        made |= _points(points, target, epochs, POINT_NUMBERS // share)
-        if tsne and "features" in tensors:
-            made["tsne"] = packed(_tsne(tensors["features"])[made["kept"]])
-        del made["kept"]
+        made |= _points(points, target, epochs, POINT_NUMBERS // share, tensors.get("features") if tsne else None)
     if (cosines := tensors.get("cosines")) is not None:
         made |= _cosines(cosines, epochs, MATRIX_NUMBERS // share, label, notes)
     return made
@@ -183,16 +176,17 @@ def _logits(tensors: Mapping[str, Array], epochs: Sequence[int]) -> dict[str, An
     return {"logits": made}
 
 
-def _points(points: Array, target: NDArray[np.int64], epochs: Sequence[int], most: int) -> dict[str, Any]:
-    """Points (E, S, 2). If there are too many, snapshots are dropped first, then samples."""
+def _points(
+    points: Array, target: NDArray[np.int64], epochs: Sequence[int], most: int, features: Array | None
+) -> dict[str, Any]:
+    """Points (E, S, 2), and a t-SNE view of features (S, d). Too many: snapshots are dropped first, then samples."""
     frames = thinned(len(epochs), max(2, min(MOST_FRAMES, most // max(1, 2 * points.shape[1]))))
     kept = thinned(points.shape[1], max(50, most // (2 * len(frames))))
-    chosen = points[frames][:, kept]
     return {
         "frames": [epochs[i] for i in frames],
-        "kept": kept,
         "target": target[kept].tolist(),
-        "points": packed(chosen),
+        "points": packed(points[frames][:, kept]),
+        **({} if features is None else {"tsne": packed(_tsne(features)[kept])}),
     }
 
 

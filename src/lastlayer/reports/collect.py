@@ -69,14 +69,12 @@ def load(where: str | Path | Iterable[str | Path], comparison: str | Path | None
         FileNotFoundError: if there is no such folder, or no run in one.
         DamagedFileError: if the comparison file was altered.
     """
-    if not isinstance(where, str | Path):
-        paths = list(dict.fromkeys(Path(path) for path in where))
-        if not paths:
-            raise FileNotFoundError("no run folders were given")
-        if len(paths) > 1:
-            return RunSet(_without_repeats([run for path in paths for run in _runs_of(path)]))
-        where = paths[0]
-    root = Path(where)
+    paths = [Path(where)] if isinstance(where, str | Path) else list(dict.fromkeys(map(Path, where)))
+    if not paths:
+        raise FileNotFoundError("no run folders were given")
+    if len(paths) > 1:
+        return RunSet(_without_repeats([run for path in paths for run in _runs_of(path)]))
+    root = paths[0]
     if root.is_file():
         return _of_comparison(root)
     if not root.is_dir():

@@ -1,4 +1,4 @@
-"""Run folders as numbers: groups of runs that differ only in their seed, and for each measure a column.
+"""Run folders as numbers: groups of runs that differ only in their seed, their labels, and a column for each measure.
 
 Tests: tests/reports/test_summary.py.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ from typing import Any
 from lastlayer.measures import MEASURES, Measure
 from lastlayer.reports.collect import Run, RunSet
 from lastlayer.reports.columns import SPLITS, Column, Split, TableCell, compared
-from lastlayer.reports.labels import labels_of
 from lastlayer.reports.statistics import spread
 
 # Trials that share a machine slow each other down: a shorter time is not a better one.
@@ -45,6 +45,11 @@ class Group:
         return {run.seed: run for run in self.runs if run.status == "done" and run.seed is not None}
 
     @property
+    def incomplete(self) -> str:
+        """How many runs are finished, such as "2 of 3"; empty if all are."""
+        return f"{len(self.done)} of {len(self.runs)}" if len(self.done) < len(self.runs) else ""
+
+    @property
     def trial(self) -> Mapping[str, Any]:
         """The settings; defaults are written out if one of the runs has them."""
         written = [run.trial for run in self.runs if run.trial and run.status != "missing"]
@@ -66,13 +71,23 @@ class Summary:
     """Every run that is not done, with the reason and what to do."""
 
     @property
+    def finished(self) -> list[Group]:
+        """The groups with a finished run."""
+        return [group for group in self.groups if group.done]
+
+    @property
+    def results(self) -> list[Mapping[str, Any]]:
+        """What came out of each finished run."""
+        return [run.result for group in self.groups for run in group.done.values() if run.result]
+
+    @property
     def seeds(self) -> int:
         """The number of finished seeds of the group that has most."""
         return max((len(group.done) for group in self.groups), default=0)
 
     @property
     def splits(self) -> list[Split]:
-        """Those on which something was measured."""
+        """The splits on which something was measured."""
         return list(dict.fromkeys(column.split for column in self.columns))
 
     def column(self, split: Split, measure: str) -> Column | None:
@@ -81,29 +96,25 @@ class Summary:
         return next(found, None)
 
     def leading(self, split: Split, names: Sequence[str]) -> list[Column]:
-        """Those of the named columns that were measured: accuracy, then what differs, then what ties.
+        """The named columns that were measured: first accuracy, then those that differ, then those that tie.
 
-        If accuracies tie, a reader first wants to see what does not. Within each part the order is that of `names`.
+        Within each of the three the order is that of `names`.
         """
         found = [column for name in names if (column := self.column(split, name)) is not None]
         return sorted(found, key=lambda column: (column.measure.name != "accuracy", not column.differs))
 
     def problems_by_reason(self) -> list[tuple[str, str, str, str]]:
-        """Status, label, seeds and reason of the runs that are not done; runs that differ only in their seed as one."""
+        """Status, label, seeds and reason of each run that is not done. Runs that differ only in their seed are one."""
         alike: dict[tuple[str, str, str], list[int]] = {}
         for run in self.problems:
             seeds = alike.setdefault((run.status, self.label_of(run), run.problem), [])
             if run.seed is not None:
                 seeds.append(run.seed)
-        return [
-            (
-                status,
-                label,
-                f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds)))}" if seeds else "",
-                reason,
-            )
-            for (status, label, reason), seeds in alike.items()
-        ]
+        told = []
+        for (status, label, reason), seeds in alike.items():
+            listed = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds)))}" if seeds else ""
+            told.append((status, label, listed, reason))
+        return told
 
     def label_of(self, run: Run) -> str:
         """The label of the group that a run belongs to."""
@@ -132,9 +143,8 @@ def summarise(runs: RunSet) -> Summary:
             f"the runs are of {len(names)} data sets, {', '.join(sorted(names))}, and cannot be compared: "
             f"give the run folders of one, or a comparison file"
         )
-    columns = tuple(_columns(groups))
     problems = tuple(run for run in runs.runs if run.status != "done")
-    return Summary(runs.title or _title(groups), runs.command, groups, columns, runs.notes, problems)
+    return Summary(runs.title or _title(groups), runs.command, groups, _columns(groups), runs.notes, problems)
 
 
 def _grouped(runs: RunSet) -> tuple[Group, ...]:
@@ -142,10 +152,9 @@ def _grouped(runs: RunSet) -> tuple[Group, ...]:
     for run in runs.runs:
         if run.key:
             by_key.setdefault(json.dumps(run.key, sort_keys=True), []).append(run)
-    members = [tuple(sorted(group, key=lambda run: run.seed or 0)) for group in by_key.values()]
-    keys = [group[0].key for group in members]
-    labels = labels_of(keys)
-    made = [Group(*parts) for parts in zip(labels, keys, members, strict=True)]
+    keys = [group[0].key for group in by_key.values()]
+    members = (tuple(sorted(group, key=lambda run: run.seed or 0)) for group in by_key.values())
+    made = [Group(*parts) for parts in zip(labels_of(keys), keys, members, strict=True)]
     return tuple(made if runs.ordered else sorted(made, key=lambda group: group.label))
 
 
@@ -156,7 +165,7 @@ def _title(groups: Sequence[Group]) -> str:
     return f"{len(groups)} {what}{plural} on {names[0]}" if names and names[0] else "Runs"
 
 
-def _columns(groups: Sequence[Group]) -> list[Column]:
+def _columns(groups: Sequence[Group]) -> tuple[Column, ...]:
     values: dict[tuple[Split, str], list[dict[int, float]]] = {}
     for position, group in enumerate(groups):
         for seed, run in group.done.items():
@@ -164,8 +173,12 @@ def _columns(groups: Sequence[Group]) -> list[Column]:
                 cells = values.setdefault((split, name), [{} for _ in groups])
                 cells[position][seed] = value
     known = {**MEASURES, SECONDS.name: SECONDS}
-    order = [(split, name) for split in SPLITS for name in known if (split, name) in values]
-    return [compared(Column(split, known[name], _cells(values[split, name]))) for split, name in order]
+    return tuple(
+        compared(Column(split, measure, tuple(map(_cell, values[split, name]))))
+        for split in SPLITS
+        for name, measure in known.items()
+        if (split, name) in values
+    )
 
 
 def _measured(run: Run) -> dict[tuple[Split, str], float]:
@@ -185,12 +198,8 @@ def _measured(run: Run) -> dict[tuple[Split, str], float]:
     return found
 
 
-def _cells(values: Sequence[Mapping[int, float]]) -> tuple[TableCell, ...]:
-    made = []
-    for by_seed in values:
-        mean, std = spread([value for value in by_seed.values() if math.isfinite(value)])
-        made.append(TableCell(dict(by_seed), mean, std))
-    return tuple(made)
+def _cell(by_seed: dict[int, float]) -> TableCell:
+    return TableCell(by_seed, *spread([value for value in by_seed.values() if math.isfinite(value)]))
 
 
 def write_csv(summary: Summary, path: str | Path) -> None:
@@ -204,9 +213,77 @@ def write_csv(summary: Summary, path: str | Path) -> None:
         for position, group in enumerate(summary.groups):
             for seed, run in group.done.items():
                 for column in summary.columns:
-                    if seed in column.cells[position].values:
-                        value = repr(column.cells[position].values[seed])
-                        name = column.measure.name
-                        writer.writerow([group.label, seed, run.status, column.split, name, value, run.path])
+                    if (value := column.cells[position].values.get(seed)) is not None:
+                        where = [group.label, seed, run.status, column.split, column.measure.name]
+                        writer.writerow([*where, repr(value), run.path])
         for run in summary.problems:
             writer.writerow([summary.label_of(run), run.seed, run.status, "", "", "", run.path])
+
+
+def settings_of(trial: Mapping[str, Any]) -> dict[str, Any]:
+    """A trial's settings by dotted name. The options of a part stand beside its fields.
+
+    Example:
+        >>> settings_of({"loss": {"name": "sln", "options": {"gamma": 0.5}}, "batch_size": 64})
+        {'loss.name': 'sln', 'loss.gamma': 0.5, 'batch_size': 64}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in trial.items():
+        if not isinstance(value, Mapping):
+            flat[name] = value
+            continue
+        options = value.get("options", {})
+        fields = {inner: setting for inner, setting in value.items() if inner != "options"}
+        flat |= {f"{name}.{inner}": setting for inner, setting in fields.items()}
+        for option, chosen in options.items():
+            flat[f"{name}.options.{option}" if option in fields else f"{name}.{option}"] = chosen
+    return flat
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of the settings that are not the same for all, in the order in which they first appear."""
+    names = dict.fromkeys(name for each in settings for name in each)
+    return [name for name in names if len({text_of(each[name]) if name in each else "" for each in settings}) > 1]
+
+
+def text_of(value: object) -> str:
+    """A setting's value as people write it.
+
+    Example:
+        >>> text_of(0.5), text_of("cosine"), text_of([0.5, 0.75]), text_of(None)
+        ('0.5', 'cosine', '[0.5,0.75]', 'none')
+    """
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), sort_keys=True, default=str)
+
+
+def labels_of(trials: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A unique, readable label for each group: its loss and, if several groups have this loss, what sets them apart.
+
+    Args:
+        trials: one per group, all different, without seeds.
+
+    Example:
+        >>> ce = {"loss": {"name": "ce", "options": {}}}
+        >>> labels_of([ce, *({"loss": {"name": "sln", "options": {"gamma": g}}} for g in (0.5, 0.7))])
+        ['ce', 'sln gamma=0.5', 'sln gamma=0.7']
+    """
+    settings = [settings_of(trial) for trial in trials]
+    names = [str(each.get("loss.name", "unknown")) for each in settings]
+    labels = []
+    for name, own in zip(names, settings, strict=True):
+        rivals = differing([each for other, each in zip(names, settings, strict=True) if other == name])
+        short = _short_names(rivals)
+        labels.append(" ".join([name, *(f"{short[key]}={text_of(own[key])}" for key in rivals if key in own)]))
+    return labels
+
+
+def _short_names(names: Sequence[str]) -> dict[str, str]:
+    """model for model.name, and lr for optimiser.lr. Settings of the data, and names that would clash, stay whole."""
+    short = {}
+    for name in names:
+        part, _, last = name.partition(".")
+        short[name] = part if last == "name" else name if part == "data" else last or part
+    counts = Counter(short.values())
+    return {name: name if counts[text] > 1 else text for name, text in short.items()}

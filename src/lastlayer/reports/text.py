@@ -7,7 +7,7 @@ width: it always gets one table. Tests: tests/reports/test_text.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lastlayer.reports.columns import Column, Split, texts_of_cell
@@ -34,13 +34,10 @@ class PrintedColumn:
 
     head: str
     cells: Sequence[str | Text]
-    right: bool = False
-    """Aligned to the right, as numbers are."""
-    whole: bool = False
-    """Its texts are never broken over lines."""
+    right: bool = False  # aligned to the right, as numbers are
+    whole: bool = False  # its texts are never broken over lines
     style: str = ""
-    most: int | None = None
-    """A wider head is broken over lines."""
+    most: int | None = None  # a wider head is broken over lines
 
     @property
     def width(self) -> int:
@@ -51,19 +48,12 @@ class PrintedColumn:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a table looks.
+    """How a table looks."""
 
-    Attributes:
-        title: printed above it.
-        framed: with lines around it and between the columns.
-        gap: blanks between the columns of a table without a frame.
-        row_styles: one style per row.
-    """
-
-    title: str = ""
-    framed: bool = False
-    gap: int = 2
-    row_styles: Sequence[str] = field(default=())
+    title: str = ""  # printed above it
+    framed: bool = False  # with lines around it and between the columns
+    gap: int = 2  # blanks between the columns of a table without a frame
+    row_styles: Sequence[str] = ()  # one per row
 
     def width(self, columns: Sequence[PrintedColumn]) -> int:
         """Characters that a table of these columns takes, if no cell is broken over lines."""
@@ -134,8 +124,8 @@ def parts(widths: Sequence[int], room: int) -> list[list[int]]:
         [[0, 1], [2], [3]]
     """
     found: list[list[int]] = [[]]
-    for index, width in enumerate(widths):
-        if found[-1] and sum(widths[other] for other in found[-1]) + width > room:
+    for index in range(len(widths)):
+        if found[-1] and sum(widths[other] for other in [*found[-1], index]) > room:
             found.append([])
         found[-1].append(index)
     return found
@@ -205,19 +195,12 @@ def _print_lines(console: Console, summary: Summary, lines: Sequence[Column]) ->
         PrintedColumn("", [_SHORT[line.split] for line in lines], whole=True, style="dim"),
     ]
     groups = []
-    for group in range(len(summary.groups)):
-        label = _with_count(summary, group)
+    for position, group in enumerate(summary.groups):
+        label = f"{group.label} ({group.incomplete})" if group.incomplete else group.label
         most = max(_LONGEST_LABEL, *map(len, label.split()))
-        groups.append([PrintedColumn(label, [_cell(line, group) for line in lines], right=True, most=most)])
+        groups.append([PrintedColumn(label, [_cell(line, position) for line in lines], right=True, most=most)])
     styles = ["dim" if line.measure.direction is None or not line.differs else "" for line in lines]
     print_table(console, names, groups, layout=Layout(gap=1, row_styles=styles))
-
-
-def _with_count(summary: Summary, group: int) -> str:
-    """The label of a group and, if some of its runs are missing, how many are behind it."""
-    own = summary.groups[group]
-    done, all_runs = len(own.done), len(own.runs)
-    return own.label if done == all_runs else f"{own.label} ({done} of {all_runs})"
 
 
 def _cell(column: Column, group: int) -> Text:
@@ -235,7 +218,7 @@ def _legend(summary: Summary, lines: Sequence[Column]) -> str:
         "validation": "valid.: validation, there. ",
     }
     named = "".join(splits.get(split, "") for split in {line.split: None for line in lines})
-    if sum(bool(group.done) for group in summary.groups) < 2:
+    if len(summary.finished) < 2:
         return f"{named}{'± is the standard deviation over seeds.' if summary.seeds > 1 else ''}"
     if summary.seeds < 2:
         return f"* best. {named}".rstrip()

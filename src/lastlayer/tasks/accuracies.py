@@ -11,7 +11,7 @@ from lastlayer.tasks.inputs import check_bias, check_labelled, check_matrix, che
 
 @dataclass(frozen=True)
 class LongTail:
-    """Mean accuracy over groups of classes with many or few training samples. NaN for a group without classes."""
+    """Mean accuracy over groups of classes with many or few training samples."""
 
     many: Tensor  # classes with more than 100 training samples
     medium: Tensor  # classes with 20 to 100
@@ -38,8 +38,7 @@ def accuracy(logits: Tensor, target: Tensor) -> Tensor:
         target: (N,) labels of any integer dtype. A label out of range, such as -100, counts as wrong on a GPU. On a CPU
             it raises, since the check costs nothing there.
 
-    Returns:
-        float64 scalar in [0, 1], on the logits' device. A row with NaN counts as wrong.
+    Degenerate cases: a row with NaN counts as wrong.
 
     Paper: none, the standard definition.
     Tests: tests/tasks/test_accuracies.py::test_accuracy_counts_and_prefers_the_first_of_ties
@@ -65,8 +64,7 @@ def f1(logits: Tensor, target: Tensor, *, positive: int = 1) -> Tensor:
         target: (N,) labels of any integer dtype.
         positive: the class to detect.
 
-    Returns:
-        float64 scalar in [0, 1]. NaN if no sample has the class and none is predicted as it.
+    Degenerate cases: NaN if no sample has the class and none is predicted as it.
 
     Paper: none, the standard definition.
     Tests: tests/tasks/test_accuracies.py::test_f1_and_matthews_agree_with_sklearn
@@ -81,7 +79,7 @@ def f1(logits: Tensor, target: Tensor, *, positive: int = 1) -> Tensor:
 
 
 def matthews(logits: Tensor, target: Tensor) -> Tensor:
-    """Matthews' correlation between label and prediction. For more than two classes it is Gorodkin's R_K.
+    """Matthews' correlation between label and prediction, in [-1, 1]. For more than two classes it is Gorodkin's R_K.
 
         R = (N sum_k C_kk - sum_k t_k p_k) / sqrt((N^2 - sum_k p_k^2) (N^2 - sum_k t_k^2))
 
@@ -91,8 +89,7 @@ def matthews(logits: Tensor, target: Tensor) -> Tensor:
         logits: (N, K).
         target: (N,) labels of any integer dtype.
 
-    Returns:
-        float64 scalar in [-1, 1]. It is 0 if all samples have the same label or the same prediction.
+    Degenerate cases: 0 if all samples have the same label or the same prediction.
 
     Paper: Gorodkin 2004.
     Tests: tests/tasks/test_accuracies.py::test_f1_and_matthews_agree_with_sklearn
@@ -124,8 +121,7 @@ def unbiased_accuracy(logits: Tensor, bias: Tensor, target: Tensor) -> Tensor:
         bias: (K,) the bias that was subtracted. Another shape raises ValueError.
         target: (N,) labels of any integer dtype.
 
-    Returns:
-        float64 scalar in [0, 1]. Ties, NaN and wrong input are treated as in `accuracy`.
+    Degenerate cases: ties, NaN and wrong input are treated as in `accuracy`.
 
     Paper: Normalized Spaces 2025, section 5.
     Tests: tests/tasks/test_accuracies.py::test_subtracted_bias_is_added_back
@@ -153,9 +149,7 @@ def long_tail(logits: Tensor, target: Tensor, train_counts: Tensor | Sequence[in
         target: (N,) labels of any integer dtype.
         train_counts: (K,) number of samples of each class in the training set, not in `target`. None is negative.
 
-    Returns:
-        LongTail with `many`, `medium`, `few`, `mean`, `per_class`. Classes without test samples are left out. A group
-        without classes is NaN.
+    Degenerate cases: classes without test samples are left out. A group without classes is NaN.
 
     Paper: Liu et al. 2019, for the groups.
     Tests: tests/tasks/test_accuracies.py::test_long_tail_groups

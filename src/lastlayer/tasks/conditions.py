@@ -34,9 +34,8 @@ def critical_conditions(scores: Tensor, target: Tensor) -> CriticalConditions:
         scores: (N, K) scores without bias.
         target: (N,) labels of any integer dtype.
 
-    Returns:
-        CriticalConditions with booleans `one` and `two`, and the shares of samples that meet each. With one class there
-        are no negative scores: then I holds, and II asks only for positive scores above 0. NaN meets no condition.
+    Degenerate cases: with one class there are no negative scores. Then I holds, and II asks only for positive scores
+    above 0. NaN meets no condition.
 
     Paper: Normalized Spaces 2025, theorems 5 and 6.
     Tests: tests/tasks/test_conditions.py::test_conditions_equal_the_loop
@@ -69,8 +68,7 @@ def collapsed(cosines: Tensor, target: Tensor, tol: float) -> bool:
         target: (N,) labels of any integer dtype.
         tol: the tolerance, 0 or more. The paper uses 0.001 for scales below 5, and 0.0035 for scales of 5 or more.
 
-    Returns:
-        bool. With one class the second part is empty. NaN does not count as collapsed.
+    Degenerate cases: with one class the second part is empty. NaN does not count as collapsed.
 
     Paper: Normalized Spaces 2025, equation 217.
     Tests: tests/tasks/test_conditions.py::test_collapsed_at_the_simplex_and_not_beyond
@@ -93,8 +91,7 @@ def collapse_gap(cosines: Tensor, target: Tensor) -> Tensor:
         cosines: (N, K) cosines of features and classifier rows.
         target: (N,) labels of any integer dtype.
 
-    Returns:
-        float64 scalar. NaN if a cosine is NaN. With one class the second part is empty.
+    Degenerate cases: NaN if a cosine is NaN. With one class the second part is empty.
 
     Paper: Normalized Spaces 2025, equation 217.
     Tests: tests/tasks/test_conditions.py::test_the_gap_is_the_largest_distance_from_collapse
@@ -128,8 +125,7 @@ def scores(scores: Tensor, target: Tensor) -> Scores:
         scores: (N, K) scores without their bias.
         target: (N,) labels of any integer dtype.
 
-    Returns:
-        float64 scalars. With one class there is no negative score, so its mean and deviation are NaN.
+    Degenerate cases: with one class there is no negative score, so its mean and deviation are NaN.
 
     Paper: Normalized Spaces 2025, table 7.
     Tests: tests/test_measures.py::test_values_are_those_of_the_functions

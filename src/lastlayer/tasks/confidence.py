@@ -33,9 +33,7 @@ def calibration(probabilities: Tensor, target: Tensor, *, bins: int = 15) -> Cal
         target: (N,) labels of any integer dtype.
         bins: number of bins, 1 or more.
 
-    Returns:
-        Calibration with `ece`, `nll`, `brier`, in float64 on the input's device. If a label has probability 0, `nll` is
-        infinite.
+    Degenerate cases: if a label has probability 0, `nll` is infinite.
 
     Paper: Guo et al. 2017, ECE and NLL; Brier 1950, Brier score.
     Tests: tests/tasks/test_confidence.py::test_equals_peers_on_softmax

@@ -42,9 +42,7 @@ def open_set(
             that code goes through a sorted list, so it depends on the order of equal scores. The two options differ
             only if scores are equal, for example after saturation or in half precision.
 
-    Returns:
-        OpenSet with `auroc`, `oscr`, `accuracy`, in float64 on the logits' device. Infinite logits are ranked like any
-        others. NaN raises ValueError.
+    Degenerate cases: infinite logits are ranked like any others. NaN raises ValueError.
 
     Paper: Dhamija et al. 2018, OSCR; Chen et al. 2021, whose public code uses the largest logit as the score for its
     own loss and the largest softmax probability for cross-entropy; Normalized Spaces 2025, table 3, which does not name

@@ -52,10 +52,8 @@ def logit_separation(logits: Logits, target: Tensor) -> LogitSeparation:
             called twice, first for the true logits, then to compare all others with them.
         target: (N,) labels of any integer dtype.
 
-    Returns:
-        LogitSeparation with `gap`, `holds`, `gap_per_class`, `violation_rate`. With one class there is no false logit.
-        Then the gap is infinite, the principle holds, and the violation rate is NaN. Equal infinities have gap 0. NaN
-        raises ValueError.
+    Degenerate cases: with one class there is no false logit. Then the gap is infinite, the principle holds, and the
+    violation rate is NaN. Equal infinities have gap 0. NaN raises ValueError.
 
     Paper: Keren et al. 2018, sections 2 and 3.
     Tests: tests/tasks/test_separation.py::test_separation_equals_all_pairs
@@ -119,10 +117,9 @@ def logit_difference(
         logits: (N, K).
         target: (N,) labels of any integer dtype.
         gamma: power of the norm. With 0 the norm has no effect. With 1 the scale of the logits has no effect.
-        reduction: "sum" over samples, as in the paper, or "mean" over samples, or "none".
+        reduction: "sum" over samples, as in the paper, "mean" over samples, or "none", which gives (N,) values.
 
-    Returns:
-        float64 scalar, or (N,) for "none". A row of zeros contributes 0. Rows with NaN or infinite logits give NaN.
+    Degenerate cases: a row of zeros contributes 0. Rows with NaN or infinite logits give NaN.
 
     Paper: SLN 2025, section 3.
     Tests: tests/tasks/test_separation.py::test_logit_difference_is_the_double_sum
@@ -155,9 +152,8 @@ def log_partition(logits: Tensor) -> LogPartition:
     Args:
         logits: (N, K).
 
-    Returns:
-        LogPartition with `mean` and `std` in float64. `std` divides by N, so for one sample it is 0. A row with +inf,
-        or with nothing but -inf, has an infinite log Z, which makes `std` NaN. NaN gives NaN.
+    Degenerate cases: `std` divides by N, so for one sample it is 0. A row with +inf, or with nothing but -inf, has an
+    infinite log Z, which makes `std` NaN. NaN gives NaN.
 
     Paper: Keren et al. 2018, section 4.1.
     Tests: tests/tasks/test_separation.py::test_log_partition_is_mean_and_deviation

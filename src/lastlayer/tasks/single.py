@@ -41,10 +41,8 @@ def single_logit(logits: Logits, target: Tensor, recalls: Sequence[float] = (0.9
         target: (N,) labels of any integer dtype.
         recalls: the recalls at which to report the precision, in (0, 1].
 
-    Returns:
-        SingleLogit with `auprc`, `precision_at`, `auprc_per_class`. A class without positives has NaN and is left out
-        of the means. If every sample belongs to one class, that class has 1. NaN in the column of a class with
-        positives raises ValueError.
+    Degenerate cases: a class without positives has NaN and is left out of the means. If every sample belongs to one
+    class, that class has 1. NaN in the column of a class with positives raises ValueError.
 
     Paper: Keren et al. 2018, section 6, which reports one minus each value.
     Tests: tests/tasks/test_single.py::test_equals_all_thresholds
