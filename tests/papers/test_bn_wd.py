@@ -169,7 +169,7 @@ def test_many_classes(store: Store, sign: int, outcome: str) -> None:
 
 def test_bounds_on_frames(store: Store) -> None:
     assert judge("004-01", store).outcome == "not run"
-    made = perturbed_frames([3], [1.0], [1e-7, 1e-2], 500)
+    made = list(perturbed_frames([3], [1.0], [1e-7, 1e-2], 500))
     assert [one.values["computed.violations"] for one in made] == [0, 0]
     assert made[0].values["computed.useful_intra"] == 1
     assert made[1].values["computed.useful_inter"] == 0
@@ -239,7 +239,7 @@ def test_the_chart_during_training_has_a_panel_for_each_arm(store: Store) -> Non
         store.add(f"{PAPER}.fig7", "small", made)
     chart = figure(artifact(f"{PAPER}.fig7"), store.read(f"{PAPER}.fig7", "small"))
     assert [title.text for title in chart.layout.annotations] == ["with BN, 1e-3", "without BN, 1e-3"]
-    assert [trace.name for trace in chart.data] == ["min intra", "max inter", "loss"] * 2
+    assert [trace.name for trace in chart.data] == ["min intra", "max inter", "training loss"] * 2
     assert list(chart.data[3].y) == [0.1, 0.1, 0.1]
     assert list(chart.data[2].x) == [0, 5, 10]
 

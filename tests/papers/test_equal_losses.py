@@ -144,7 +144,7 @@ def judged(store: Store, claim: str, name: str, made: list[Record], breaks: dict
 
 
 def test_minimisers_reach_the_closed_form(store: Store) -> None:
-    made = minimisers([[3, 2]], 4, 0.1)
+    made = list(minimisers([[3, 2]], 4, 0.1))
     assert len(made) == 3 * 3
     judged(store, "001-01", "theorem1", made, {"computed.frame_error": 1e-3})
 
@@ -159,7 +159,7 @@ def test_a_wrong_closed_form_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_profiles_bound_the_losses(store: Store) -> None:
-    made = profiles([3, 20], 500, 6)
+    made = list(profiles([3, 20], 500, 6))
     assert {row.labels["classes"] for row in made if "computed.tie_at" in row.values} == {"20"}  # from 18 classes on
     judged(store, "001-02", "definition1", made, {"computed.violations": 1.0})
 
@@ -171,11 +171,11 @@ def test_a_bound_that_is_too_high_is_violated(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_random_starts_end_at_the_minimum(store: Store) -> None:
-    judged(store, "001-03", "theorem2", random_starts([[3, 2, 0.03]], [], 4), {"computed.share": 0.75})
+    judged(store, "001-03", "theorem2", [*random_starts([[3, 2, 0.03]], [], 4)], {"computed.share": 0.75})
 
 
 def test_saddles_can_be_left(store: Store) -> None:
-    made = curvature([3], 2, 0.3, 300)
+    made = list(curvature([3], 2, 0.3, 300))
     by_place = {(row.labels["loss"], row.labels["point"]): row.values for row in made}
     for loss, slope in (("CE", 1 / 3), ("LS", 0.9 / 3)):
         # (lW + lH)/2 - phi'(0)/sqrt n, both penalties 0.3 phi'(0)/sqrt n

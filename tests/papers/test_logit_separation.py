@@ -108,7 +108,7 @@ def test_sample_term(store: Store, without: tuple[float, float], outcome: str) -
 
 def test_counterexamples_are_not_separated(store: Store) -> None:
     assert judge("002-01", store).outcome == "not run"
-    made = counterexamples([1, 8])
+    made = list(counterexamples([1, 8]))
     for row in made:
         assert row.values["computed.loss"] <= float(row.labels["epsilon"])
         assert row.values["computed.gap"] < 0
@@ -124,7 +124,7 @@ def test_counterexamples_are_not_separated(store: Store) -> None:
 
 def test_the_search_comes_close_to_the_thresholds_and_not_below(store: Store) -> None:
     assert judge("002-02", store).outcome == "not run"
-    made = search_violations(12, 200, [[2, 2]])
+    made = list(search_violations(12, 200, [[2, 2]]))
     for row in made:
         assert row.values["computed.below"] == 0
         assert 1 - 1e-9 <= row.values["computed.ratio"] < 1.01

@@ -19,10 +19,10 @@ from lastlayer.papers import (
 )
 from lastlayer.papers.engine.table import lines
 from lastlayer.papers.normalized_scaling import over_splits
-from lastlayer.papers.normalized_scaling.growth import part
 from lastlayer.papers.normalized_scaling.theory import (
     LogLoss,
     log_slope,
+    part,
     printed_fits,
     sphere_collapse,
     sphere_minima,
@@ -156,7 +156,7 @@ def test_minima_are_found_where_the_theorems_say():
 
 
 def test_times_on_the_sphere_grow_towards_both_ends():
-    rows = sphere_collapse([3], [0.1, 0.2, 0.4], {"CE": [4.0, 5.0], "BCE": [4.0, 5.0]}, 0.05, 2, 5000)
+    rows = list(sphere_collapse([3], [0.1, 0.2, 0.4], {"CE": [4.0, 5.0], "BCE": [4.0, 5.0]}, 0.05, 2, 5000))
     assert len(rows) == 2 * 5 * 2
     for loss in ("CE", "BCE"):
         time = {
@@ -166,7 +166,7 @@ def test_times_on_the_sphere_grow_towards_both_ends():
         }
         assert time["0.1"] > time["0.2"] > time["0.4"]
         assert math.inf > time["5"] > time["4"]
-    impatient = sphere_collapse([3], [0.1], {"CE": [], "BCE": []}, 0.05, 1, 3)
+    impatient = list(sphere_collapse([3], [0.1], {"CE": [], "BCE": []}, 0.05, 1, 3))
     assert [row.values["sphere.steps"] for row in impatient] == [math.inf, math.inf]
 
 

@@ -80,7 +80,7 @@ def test_sizes_change_what_they_say():
         ("seeds = 4", 'average = "los"', "sln.table1, average: there is no 'los'.*loss"),
         ('note = "less"', 'notes = "less"', "sln.table1, small: there is no 'notes'.*note"),
         ('choices = ["momentum"]', 'choices = ["momentun"]', "choices: there is no 'momentun'.*momentum"),
-        ('keep = { loss = ["SLN"] }', 'keep = { loss = ["SLM"] }', "axis loss has no point 'SLM'.*SLN"),
+        ('keep = { loss = ["SLN"] }', 'keep = { loss = ["SLM"] }', "keep, loss: there is no 'SLM'.*SLN"),
         ('"batch_size" = 32', '"batchsize" = 32', "there is no setting batchsize.*batch_size"),
     ],
 )

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from lastlayer.papers.engine.claims import Verdict, above, all_of, check, counted, exact, redrawn
+from lastlayer.papers.engine.claims import Verdict, above, all_of, check, counted, exact, mean, redrawn
 from lastlayer.papers.engine.store import NotRunError, Observations
 from lastlayer.reports.statistics import spearman, welch
 
@@ -20,10 +20,9 @@ BETTER = {"intra_min": 1, "intra_mean": 1, "inter_max": -1, "inter_mean": -1}  #
 @check("004-01", "bn_wd.theorem1")
 def bounds_hold(computed: Observations) -> Verdict:
     """No perturbed frame breaks a bound. How many bounds say anything is reported."""
-    rows = computed.final()
-    frames, broken = (int(sum(row[f"computed.{name}"] for row in rows)) for name in ("frames", "violations"))
+    frames, broken = (int(sum(computed.column(f"computed.{name}"))) for name in ("frames", "violations"))
     shares = [
-        f"{name.replace('_', '-')} {sum(row[f'computed.useful_{name}'] for row in rows) / len(rows):.0%}"
+        f"{name.replace('_', '-')} {mean(computed.column(f'computed.useful_{name}')):.0%}"
         for name in ("intra", "self_duality", "inter")
     ]
     detail = f"{broken} violations on {frames} frames; bounds that say something: {', '.join(shares)}"
@@ -46,9 +45,8 @@ def minimum_reached(computed: Observations) -> Verdict:
 @check("004-03", "bn_wd.lemma4")
 def norm_is_fixed(computed: Observations) -> Verdict:
     """Exact normalisation gives the norm to rounding. What eps and running statistics cost is reported."""
-    rows = computed.final()
     error, eps, evaluation = (
-        max(row[f"computed.{name}"] for row in rows) for name in ("error", "error_eps", "error_evaluation")
+        max(computed.column(f"computed.{name}")) for name in ("error", "error_eps", "error_evaluation")
     )
     detail = f"relative error {error:.1e}; with eps 1e-5 {eps:.1e}, in evaluation mode {evaluation:.2g}"
     return exact(error < 1e-12, detail)
@@ -69,7 +67,7 @@ def strongest_with_batch_norm(seen: Observations) -> Iterator[Verdict]:
         best = []
         for arm in (WITH, WITHOUT):
             places = _places(seen, {"bn": arm, **labels}, "decay", "intra_min", interpolating=False)
-            top = max(places, key=lambda decay: _mean(places[decay]))
+            top = max(places, key=lambda decay: mean(places[decay]))
             label = next(name for name in seen.points("decay") if float(name) == top)
             best.append(seen.values("train.intra_min", bn=arm, decay=label, **labels))
         yield above(welch(*best), what=f"best min intra with - without BN, {_named(labels)}")
@@ -92,9 +90,9 @@ def collapse_follows_the_loss(seen: Observations) -> Iterator[Verdict]:
             early = max(epoch for epoch in intra if epoch <= FIRST_EPOCHS)
             last = intra[max(intra)]
             late.append(abs(last - intra[early]) / max(abs(last - intra[min(intra)]), 1e-12))
-        detail = f"{_named(labels)}: {_mean(ranks):.3f} with BN (least {min(ranks):.3f}, {len(ranks)} seeds)"
+        detail = f"{_named(labels)}: {mean(ranks):.3f} with BN (least {min(ranks):.3f}, {len(ranks)} seeds)"
         yield redrawn(lambda means: means[0] > 0.9, [ranks], detail)
-        detail = f"{_named(labels)}: {_mean(late):.0%} of the change late without BN, {len(late)} seeds"
+        detail = f"{_named(labels)}: {mean(late):.0%} of the change late without BN, {len(late)} seeds"
         yield redrawn(lambda means: means[0] < 0.2, [late], detail)
 
 
@@ -123,7 +121,7 @@ def vgg_with_batch_norm(seen: Observations) -> Iterator[Verdict]:
         ]
         decays = sorted(set.intersection(*(set(places) for pair in pairs for places in pair)))
         groups = [places[decay] for decay in decays for pair in pairs for places in pair]
-        holds = _all_better([_mean(group) for group in groups])
+        holds = _all_better([mean(group) for group in groups])
         detail = counted(holds, 6, 5, f"{_named(labels)}, decays at which all four are better").detail
         if holds < 5 <= holds + 6 - len(decays):
             yield Verdict("inconclusive", f"{detail}; {6 - len(decays)} decays at which a run learned nothing")
@@ -161,15 +159,11 @@ def _places(
         except NotRunError:
             continue
         run = True
-        if not interpolating or _mean(accuracy.values()) >= INTERPOLATES:
+        if not interpolating or mean(accuracy) >= INTERPOLATES:
             found[float(place)] = list(values.values())
     if not run:
         raise NotRunError(f"{seen.artifact} ({seen.size}): no finished run of {_named(labels)}")
-    return {place: values for place, values in found.items() if not math.isnan(_mean(values))}
-
-
-def _mean(values: Collection[float]) -> float:
-    return sum(values) / len(values)
+    return {place: values for place, values in found.items() if not math.isnan(mean(values))}
 
 
 def _trend(
@@ -184,7 +178,7 @@ def _correlation(places: Mapping[float, Collection[float]], what: str, sign: int
     """Whether the rank correlation of places with the means over seeds there, times the sign, is above a bar."""
     if len(places) < FEWEST:
         return Verdict("inconclusive", f"{what}: {len(places)} places, {FEWEST} needed")
-    rank = spearman(places, map(_mean, places.values()))
+    rank = spearman(places, map(mean, places.values()))
     if math.isnan(rank):
         return Verdict("inconclusive", f"{what}: the same at all {len(places)} places, no rank")
     detail = f"{what}: {rank:+.2f} over {len(places)}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -13,33 +14,28 @@ from lastlayer.papers.engine.descent import descend
 from lastlayer.papers.engine.store import Record
 from lastlayer.theory import bounds, minima
 
-SAMPLES = 3  # of each class
+SAMPLES = 3  # per class
 DELTAS = (0.1, 0.4)
-ROUNDING = 1e-13  # added to the measured excess: below it the loss is rounding
+ROUNDING = 1e-13  # of the loss; it is added to the measured excess
 
 
 def perturbed_frames(
     classes: Sequence[int], budgets: Sequence[float], noises: Sequence[float], draws: int
-) -> list[Record]:
+) -> Iterator[Record]:
     """How often frames with noise, scaled to their norm budgets, break the bounds that their own loss implies."""
     generator = torch.Generator().manual_seed(0)
-    rows = []
-    for C in classes:
-        for budget in budgets:
-            for noise in noises:
-                found = {"frames": 0, "violations": 0, "useful_intra": 0, "useful_self_duality": 0, "useful_inter": 0}
-                for _ in range(draws):
-                    weight, features = _perturbed(C, budget, noise, generator)
-                    found["frames"] += 1
-                    _judge_frame(weight, features, budget, found)
-                asked = draws * len(DELTAS)
-                values = {
-                    f"computed.{name}": count / asked if name.startswith("useful") else float(count)
-                    for name, count in found.items()
-                }
-                labels = {"classes": str(C), "budget": f"{budget:g}", "noise": f"{noise:g}"}
-                rows.append(Record(labels, 0, 0, values))
-    return rows
+    for C, budget, noise in itertools.product(classes, budgets, noises):
+        found = {"frames": 0, "violations": 0, "useful_intra": 0, "useful_self_duality": 0, "useful_inter": 0}
+        for _ in range(draws):
+            weight, features = _perturbed(C, budget, noise, generator)
+            found["frames"] += 1
+            _judge_frame(weight, features, budget, found)
+        asked = draws * len(DELTAS)
+        values = {
+            f"computed.{name}": count / asked if name.startswith("useful") else float(count)
+            for name, count in found.items()
+        }
+        yield Record({"classes": str(C), "budget": f"{budget:g}", "noise": f"{noise:g}"}, 0, 0, values)
 
 
 def _perturbed(C: int, budget: float, noise: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -48,10 +44,7 @@ def _perturbed(C: int, budget: float, noise: float, generator: torch.Generator) 
     frame = frame / frame.norm(dim=1, keepdim=True)
     weight = frame + noise * torch.randn(C, C, generator=generator, dtype=torch.float64)
     features = frame[:, None] + noise * torch.randn(C, SAMPLES, C, generator=generator, dtype=torch.float64)
-    return (
-        weight * math.sqrt(C) / weight.norm(),
-        features * budget / features.square().sum(-1).mean().sqrt(),
-    )
+    return weight * math.sqrt(C) / weight.norm(), features * budget / features.square().sum(-1).mean().sqrt()
 
 
 def _judge_frame(weight: Tensor, features: Tensor, budget: float, found: dict[str, int]) -> None:
@@ -74,13 +67,12 @@ def _judge_frame(weight: Tensor, features: Tensor, budget: float, found: dict[st
         found["useful_inter"] += not bound.vacuous.inter
 
 
-def through_batch_norm(classes: Sequence[int], decays: Sequence[float], starts: int) -> list[Record]:
+def through_batch_norm(classes: Sequence[int], decays: Sequence[float], starts: int) -> Iterator[Record]:
     """Free features, gamma and W, optimised through batch norm in float64: the lowest regularised loss of all starts.
 
-    Decays rise, and each begins where the one before ended: from a random start a large decay switches dimensions off
-    before the frame has formed, and a local minimum is left. As printed, m_reg has a logarithm of the opposite sign.
+    Decays rise, and each begins where the one before ended. From a random start, a large decay would switch dimensions
+    off before the frame has formed, and end in a local minimum. As printed, m_reg has a logarithm of the opposite sign.
     """
-    rows = []
     for C in classes:
         ends = [_start(C, seed) for seed in range(starts)]
         for decay in sorted(decays):
@@ -95,12 +87,11 @@ def through_batch_norm(classes: Sequence[int], decays: Sequence[float], starts: 
                 "computed.gamma_norm": float(gamma.detach().norm()),
                 "computed.weight_norm": float(weight.detach().norm()),
             }
-            rows.append(Record({"classes": str(C), "decay": f"{decay:g}"}, 0, 0, values))
-    return rows
+            yield Record({"classes": str(C), "decay": f"{decay:g}"}, 0, 0, values)
 
 
 def _start(C: int, seed: int) -> list[Tensor]:
-    """Random features, gamma and weight; dimensions to spare, since some are switched off on the way."""
+    """Random features, gamma and weight. They have spare dimensions, because some are switched off on the way."""
     generator = torch.Generator().manual_seed(seed)
     width = 6 * C
     raw = torch.randn(C * SAMPLES, width, generator=generator, dtype=torch.float64)
@@ -109,7 +100,7 @@ def _start(C: int, seed: int) -> list[Tensor]:
 
 
 def _optimise(C: int, decay: float, free: list[Tensor]) -> float:
-    """Move features, gamma and weight to where L-BFGS ends; the objective there."""
+    """Move features, gamma and weight to where L-BFGS ends, and return the objective there."""
     raw, gamma, weight = free
     target = torch.arange(C).repeat(SAMPLES)
 
@@ -126,10 +117,11 @@ def _normalised(raw: Tensor) -> Tensor:
     return (raw - raw.mean(0)) / raw.var(0, unbiased=False).sqrt()
 
 
-def quadratic_mean_norm(widths: Sequence[int], batches: Sequence[int]) -> list[Record]:
-    """How far sqrt(mean ||h||^2) over batches of unequal sizes is from ||gamma||: exactly normalised, with eps, and
-    with running statistics."""
-    rows = []
+def quadratic_mean_norm(widths: Sequence[int], batches: Sequence[int]) -> Iterator[Record]:
+    """How far sqrt(mean ||h||^2) over batches of unequal sizes is from ||gamma||.
+
+    It is measured with exact normalisation, with eps, and with running statistics.
+    """
     for width in widths:
         generator = torch.Generator().manual_seed(width)
         head = BatchNormHead(width, 2).double()
@@ -149,5 +141,4 @@ def quadratic_mean_norm(widths: Sequence[int], batches: Sequence[int]) -> list[R
             f"computed.{name}": abs(float(torch.cat(features).square().sum(1).mean().sqrt()) / norm - 1)
             for name, features in made.items()
         }
-        rows.append(Record({"width": str(width)}, 0, 0, values))
-    return rows
+        yield Record({"width": str(width)}, 0, 0, values)

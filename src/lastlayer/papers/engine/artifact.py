@@ -30,8 +30,12 @@ A grids.toml holds:
         average                 an axis. The table gets a line "Average", the mean over all points of that axis
         curves                  true keeps the measures of every evaluation, not only of the last one. A list of
                                 split.measure keeps only those measures before the last evaluation
-        figure                  {x, y, log}: a line chart; x is an axis or "epoch". Or {code, ...}: a function in the
-                                paper's figures.py that draws it
+        figure                  {x, y, log}: a line chart. y are columns; x is an axis or "epoch".
+                                {x = "epoch", y, range, right}: a panel per combination of labels, with y on the left
+                                axis, which has this range, and the column right on the right axis.
+                                {maps, x, y, powers}: heat maps over the axes x and y, one per column and point of the
+                                axis maps. Columns in powers are shown in powers of ten.
+                                {code, ...}: a function in the paper's figures.py that draws it
         compute                 a function in the paper's theory.py that computes the numbers; nothing is trained
         observe                 a function in the paper's own module that measures more on the finished runs
         together                true if observe compares runs with each other and so needs all of them on this machine
@@ -48,7 +52,7 @@ import functools
 import importlib
 import itertools
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Literal, get_args
@@ -68,20 +72,12 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Paper:
-    """What the about.toml of a paper says.
-
-    Attributes:
-        title: as printed.
-        id: its number in the claims; empty for the one table that no paper has.
-        authors: their names in one line.
-        year: of publication or submission.
-        link: where to read it.
-    """
+    """What the about.toml of a paper says."""
 
     title: str
-    id: str = ""
+    id: str = ""  # its number in claims.csv; empty for all_losses, which is no paper
     authors: str = ""
-    year: int | None = None
+    year: int | None = None  # of publication or submission
     link: str = ""
 
 
@@ -98,101 +94,58 @@ def about(paper: str) -> Paper:
 
 @dataclass(frozen=True)
 class Choice:
-    """Something the paper leaves open and that is settled here.
+    """Something that the paper leaves open and that is settled here."""
 
-    Attributes:
-        value: what was chosen.
-        reason: why, or where it comes from.
-        settings: settings of the trials, if the choice changes any.
-    """
-
-    value: str
-    reason: str
-    settings: Settings = field(default_factory=dict)
+    value: str  # what was chosen
+    reason: str  # why, or where it comes from
+    settings: Settings = field(default_factory=dict)  # of the trials, if the choice changes any
 
 
 @dataclass(frozen=True)
 class Search:
-    """How settings are chosen on a validation split before an artifact runs. Each cell says what there is to choose.
+    """How settings are chosen on a validation split before an artifact runs. Each cell says what there is to choose."""
 
-    Attributes:
-        per: axes. Each combination of their points has a choice of its own.
-        settings: settings of the candidates only.
-    """
-
-    per: tuple[str, ...]
-    settings: Settings = field(default_factory=dict)
+    per: tuple[str, ...]  # axes; each combination of their points has a choice of its own
+    settings: Settings = field(default_factory=dict)  # of the candidates only
 
 
 @dataclass(frozen=True)
 class GridCell:
-    """One place in the table.
+    """One place in the table."""
 
-    Attributes:
-        labels: the point of each axis.
-        trial: what is trained; seeds come later.
-        columns: spec of each column by its title.
-        over: candidate values by setting. All combinations are tried with one seed, and validation decides.
-        teacher: the resolved trial whose run it distills from, if any.
-    """
-
-    labels: Labels
-    trial: Trial
-    columns: Mapping[str, str]
+    labels: Labels  # the point of each axis
+    trial: Trial  # what is trained; seeds come later
+    columns: Mapping[str, str]  # spec of each column by its title
+    # candidate values by setting: all combinations are tried with one seed, and validation decides
     over: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    teacher: Trial | None = None
+    teacher: Trial | None = None  # the resolved trial whose run it distills from
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What an artifact runs at one size.
+    """What an artifact runs at one size."""
 
-    Attributes:
-        cells: one per combination of points.
-        seeds: seeds of each cell.
-        search: how settings are chosen first, if any are.
-        note: how this differs from the published setting.
-        arguments: arguments of the function, for an artifact that is computed.
-    """
-
-    cells: tuple[GridCell, ...]
-    seeds: tuple[int, ...]
-    search: Search | None
-    note: str
-    arguments: Settings
+    cells: tuple[GridCell, ...]  # one per combination of points
+    seeds: tuple[int, ...]  # of each cell
+    search: Search | None  # how settings are chosen first, if any are
+    note: str  # how this differs from the published setting
+    arguments: Settings  # of the function, for an artifact that is computed
 
     def trials(self) -> list[Trial]:
         """Every trial with each seed, resolved. Cells that have the same trial share its runs."""
-        resolved = [resolve(cell.trial, {}) for cell in self.cells]
-        made = [dataclasses.replace(trial, seed=seed) for trial in resolved for seed in self.seeds]
-        return list({trial.identity: trial for trial in made}.values())
+        resolved = distinct(resolve(cell.trial) for cell in self.cells)
+        return [dataclasses.replace(trial, seed=seed) for trial in resolved for seed in self.seeds]
 
     def teachers(self) -> list[Trial]:
         """The trials that others distill from. They must be finished before those begin."""
-        made = [cell.teacher for cell in self.cells if cell.teacher is not None]
-        return list({trial.identity: trial for trial in made}.values())
+        return distinct(cell.teacher for cell in self.cells if cell.teacher is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """A published table or figure, or a check of a theorem.
+    """A published table or figure, or a check of a theorem. The keys of grids.toml above say what each field is."""
 
-    Attributes:
-        name: paper and short name, such as sln.table1.
-        where: its place in the paper, such as "Table 1".
-        shows: what it shows, in one line.
-        choices: what the paper leaves open, by name.
-        columns: spec of each column by its title.
-        published: the file of the printed numbers, if the paper prints any.
-        average: the axis over whose points the table has a mean, if any.
-        curves: whether the measures of every evaluation are kept, or which of them.
-        figure: what to draw, if anything.
-        compute: name of the function that computes the numbers, if nothing is trained.
-        observe: name of the function that measures more on the finished runs, if any.
-        together: whether that function compares runs with each other.
-    """
-
-    name: str
+    name: str  # paper and short name, such as sln.table1
     where: str
     shows: str
     choices: Mapping[str, Choice]
@@ -228,26 +181,25 @@ class Artifact:
         keep = own.get("keep", {})
         axes = {axis: self._kept(axis, points, keep.get(axis), size) for axis, points in self.axes.items()}
         select = own.get("select", self._content.get("select", {}))
-        cells = []
-        if self.compute is None:
-            for combination in itertools.product(*(points.items() for points in axes.values())):
-                labels = {axis: label for axis, (label, _) in zip(axes, combination, strict=True)}
-                cell = self._cell(labels, [point for _, point in combination], select, size)
-                if cell is not None:
-                    cells.append(cell)
+        labels = () if self.compute else itertools.product(*axes.values())
+        found = (self._cell(dict(zip(axes, chosen, strict=True)), axes, select, size) for chosen in labels)
+        cells = tuple(cell for cell in found if cell is not None)
         search = None
         if any(cell.over for cell in cells):
             search = Search(tuple(select.get("per", axes)), select.get("settings", {}))
         published = int(self._content.get("seeds", 1))
         seeds = tuple(range(own.get("seeds", min(published, SMOKE_POINTS) if size == "smoke" else published)))
         arguments = {**self._content.get("arguments", {}), **own.get("arguments", {})}
-        return Grid(tuple(cells), seeds, search, str(own.get("note", "")), arguments)
+        return Grid(cells, seeds, search, str(own.get("note", "")), arguments)
 
-    def _cell(self, labels: Labels, points: Sequence[Settings], select: Settings, size: Size) -> GridCell | None:
+    def _cell(
+        self, labels: Labels, axes: Mapping[str, Mapping[str, Settings]], select: Settings, size: Size
+    ) -> GridCell | None:
+        """The cell of these labels; None where a case leaves it out."""
         own = self._content.get(size, {})
         columns, layers = dict(self.columns), list(self._layers)
         last = [*([self._smoke] if size == "smoke" else []), own.get("settings", {})]
-        for point in points:
+        for point in (axes[axis][label] for axis, label in labels.items()):
             columns |= point.get("columns", {})
             layers.append({name: value for name, value in point.items() if name not in ("columns", *SIZES)})
             last.append(point.get(size, {}))
@@ -261,16 +213,15 @@ class Artifact:
                 over |= case.get("select", {}) if select else {}
                 teaching = case.get("teacher", teaching)
         if teaching is None:
-            return GridCell(labels, _lay(*layers, *last), columns, over)
-        teacher = resolve(_lay(*layers, teaching, *last), {})
-        return GridCell(labels, _lay(*layers, *last, {"teacher": teacher.identity}), columns, over, teacher)
+            return GridCell(labels, Trial().with_settings(*layers, *last), columns, over)
+        teacher = resolve(Trial().with_settings(*layers, teaching, *last))
+        trial = Trial().with_settings(*layers, *last, {"teacher": teacher.identity})
+        return GridCell(labels, trial, columns, over, teacher)
 
     def _kept(self, axis: str, points: Mapping[str, Any], keep: Sequence[str] | None, size: Size) -> dict[str, Any]:
         if keep is None:
             return dict(itertools.islice(points.items(), SMOKE_POINTS if size == "smoke" else None))
-        for label in keep:
-            if label not in points:
-                raise ValueError(f"{self.name}: axis {axis} has no point {label!r}{nearest(label, points)}")
+        _only(set(points), keep, f"{self.name}, keep, {axis}")
         return {label: points[label] for label in keep}
 
 
@@ -347,22 +298,23 @@ def parse(paper: str, text: str) -> dict[str, Artifact]:
     return made
 
 
-def resolve(trial: Trial, settings: Settings) -> Trial:
-    """The trial with some settings, resolved, even if the package of its model is not installed.
+def distinct(trials: Iterable[Trial]) -> list[Trial]:
+    """Each trial once, in the order of its first place."""
+    return list({trial.identity: trial for trial in trials}.values())
 
-    To list or count trials one need not be able to run them. Whoever runs such a trial is told what is missing.
+
+def resolve(trial: Trial, *, seed: int | None = None) -> Trial:
+    """The trial, perhaps with another seed, resolved even if the package of its model is not installed.
+
+    Trials can be listed and counted without that package. Only running one needs it, and then says what is missing.
     """
-    trial = trial.with_settings(settings)
+    if seed is not None:
+        trial = dataclasses.replace(trial, seed=seed)
     try:
         return trial.resolved()
     except ImportError:
         stand_in = dataclasses.replace(trial, model=ModelChoice()).resolved()
         return dataclasses.replace(stand_in, model=trial.model)
-
-
-def _lay(*layers: Settings) -> Trial:
-    """The trial of some settings. Later layers win."""
-    return Trial().with_settings(*layers)
 
 
 def _points(axis: str | Mapping[str, Any], shared: Mapping[str, Any]) -> Mapping[str, Any]:

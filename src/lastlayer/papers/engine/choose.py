@@ -87,7 +87,7 @@ class Choosing:
 def candidates(search: Search, cell: GridCell) -> list[Trial]:
     """What is tried before a cell runs: a trial per combination of settings, with part of the training set held out."""
     return [
-        held_out(resolve(cell.trial, {**settings, **search.settings, "evaluations": 1}))
+        held_out(resolve(cell.trial.with_settings(settings, search.settings, {"evaluations": 1})))
         for settings in _combinations(cell)
     ]
 

@@ -1,12 +1,11 @@
 """The published claims: what decides each one, the kinds of criterion there are, and the verdict.
 
-claims.csv was written before any run. Its columns are id, paper, artifact, claim, criterion, minimal_experiment, data
-and changed. The last one says how and why a criterion is not the one first written, or how it was made exact.
+claims.csv was written before any run. Its last column says how and why a criterion was changed or made exact since.
 
 The module of a paper has one function per claim, marked with `check`. It takes the observations of the artifacts that
 the claim needs and returns a `Verdict`, or yields several that must all hold. It makes them with a few kinds of
 criterion: `above` and `equivalent` for a difference of two groups of runs, `redrawn` for a statement on their means,
-`counted` for so many cases of so many, and `exact` for a computation without noise.
+`counted` for a number of cases, and `exact` for a computation without noise.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import importlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,26 +26,19 @@ from lastlayer.papers.engine.store import NotRunError, Store
 from lastlayer.reports.statistics import CONFIDENCE, Difference
 
 Outcome = Literal["reproduced", "not reproduced", "inconclusive", "not run"]
+Group = Mapping[int, float] | Collection[float]  # the values of a group of runs, by seed or as a list
 DRAWS = 10_000  # of the means, for a statement about them
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the observations say about a claim.
-
-    Attributes:
-        outcome: one of four.
-        detail: the numbers behind it, in one line.
-        difference: the main effect, if there is one.
-        interval: of the difference.
-        size: of the observations that it rests on.
-    """
+    """What the observations say about a claim."""
 
     outcome: Outcome
-    detail: str
-    difference: float | None = None
-    interval: tuple[float, float] | None = None
-    size: str = ""
+    detail: str  # the numbers behind it, in one line
+    difference: float | None = None  # the main effect, if there is one
+    interval: tuple[float, float] | None = None  # of the difference
+    size: str = ""  # of the observations that it rests on
 
     def but(self, outcome: Outcome, more: str) -> Verdict:
         """The same evidence with another outcome, and something to add to the detail."""
@@ -58,27 +50,16 @@ Criterion = Callable[..., Verdict | Iterable[Verdict]]
 
 @dataclass(frozen=True)
 class Claim:
-    """One published claim and how it is decided.
+    """One published claim and how it is decided: one line of claims.csv."""
 
-    Attributes:
-        id: paper and number.
-        paper: number of the paper.
-        artifact: where in the paper it stands.
-        claim: what the paper says.
-        criterion: what decides it, fixed before any run.
-        minimal_experiment: the least that can decide it.
-        data: the data that it needs.
-        changed: how and why the criterion was changed or made exact, if it was.
-    """
-
-    id: str
+    id: str  # number of the paper and of the claim, such as 000-01
     paper: str
-    artifact: str
-    claim: str
-    criterion: str
-    minimal_experiment: str
+    artifact: str  # where in the paper it stands
+    claim: str  # what the paper says
+    criterion: str  # what decides it, fixed before any run
+    minimal_experiment: str  # the least that can decide it
     data: str
-    changed: str = ""
+    changed: str = ""  # how and why the criterion was changed or made exact
 
 
 @dataclass(frozen=True)
@@ -108,9 +89,8 @@ def check(claim: str, *needs: str, if_run: tuple[str, ...] = ()) -> Callable[[Cr
     Args:
         claim: its id.
         needs: artifacts. The function takes the observations of each. Without one of them the claim is not run.
-        if_run: artifacts that come after these. In the place of one that has not been run the function gets None.
+        if_run: more artifacts. The function takes their observations too, or None for one that has not been run.
     """
-
     if claim not in {one.id for one in claims()}:
         raise ValueError(f"there is no claim {claim} in claims.csv")
 
@@ -184,8 +164,17 @@ def _of_difference(outcome: Outcome, difference: Difference, what: str) -> Verdi
     return Verdict(outcome, text, difference.mean, (low, high))
 
 
+def mean(group: Group) -> float:
+    """The mean over the seeds of a group of runs."""
+    return float(_array(group).mean())
+
+
+def _array(group: Group) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.array([*(group.values() if isinstance(group, Mapping) else group)], float)
+
+
 def redrawn(
-    holds: Callable[[Sequence[float]], bool], groups: Iterable[Mapping[int, float] | Collection[float]], detail: str
+    holds: Callable[[list[float]], bool], groups: Iterable[Group], detail: str | Callable[[list[float]], str]
 ) -> Verdict:
     """The verdict on a statement about the means of groups of runs, such as which group has the highest.
 
@@ -198,10 +187,11 @@ def redrawn(
     Args:
         holds: the statement, given one mean per group.
         groups: the values of each group, by seed or as a list.
-        detail: what to say of them.
+        detail: the numbers behind the verdict, as text or as a function of the means.
     """
-    arrays = [np.array([*(group.values() if isinstance(group, Mapping) else group)], float) for group in groups]
+    arrays = [_array(group) for group in groups]
     means = [float(array.mean()) for array in arrays]
+    detail = detail if isinstance(detail, str) else detail(means)
     if any(map(math.isnan, means)):
         return Verdict("inconclusive", f"{detail}, with what is not a number")
     as_it_is = holds(means)
@@ -210,9 +200,9 @@ def redrawn(
         return Verdict("inconclusive", f"{detail}, one seed")
     generator = np.random.default_rng(0)
     drawn = []
-    for mean, array in zip(means, arrays, strict=True):
+    for middle, array in zip(means, arrays, strict=True):
         deviation = float(array.std(ddof=1)) if len(array) > 1 else max(spread)
-        drawn.append(mean + deviation / math.sqrt(len(array)) * generator.standard_t(max(len(array) - 1, 1), DRAWS))
+        drawn.append(middle + deviation / math.sqrt(len(array)) * generator.standard_t(max(len(array) - 1, 1), DRAWS))
     agree = sum(holds(one) == as_it_is for one in np.stack(drawn, 1).tolist())
     if agree >= CONFIDENCE * DRAWS:
         return exact(as_it_is, detail)
@@ -234,9 +224,7 @@ def all_of(parts: Sequence[Verdict]) -> Verdict:
     if not parts:
         return Verdict("not run", "none of what decides it was run")
     outcomes = {part.outcome for part in parts}
-    outcome: Outcome = "reproduced"
-    for worse in ("not run", "inconclusive", "not reproduced"):
-        if worse in outcomes:
-            outcome = worse
+    worst_first: tuple[Outcome, ...] = ("not reproduced", "inconclusive", "not run", "reproduced")
+    outcome = next(one for one in worst_first if one in outcomes)
     first = next((part for part in parts if part.difference is not None), parts[0])
     return Verdict(outcome, "; ".join(part.detail for part in parts), first.difference, first.interval)

@@ -6,6 +6,7 @@ The operations of a model, times the samples it sees, are divided by a rate of o
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import time
@@ -49,19 +50,19 @@ def _embedded(name: str, options: tuple[tuple[str, Any], ...]) -> data.Dataset:
 
 def seconds(trials: Iterable[Trial], device: str) -> float:
     """Time of all trials on all cores or one GPU, without evaluations. NaN if a model cannot be built here."""
-    return sum(_one(trial, device) for trial in trials)
-
-
-def _one(trial: Trial, device: str) -> float:
-    try:
-        samples, in_shape, _ = shape(trial.data)
-        work = operations(trial.model, in_shape)
-    except (ImportError, ValueError, OSError):
-        return float("nan")
-    steps = trial.schedule.epochs * max(samples // trial.batch_size, 1)
-    a_step = TRAINING_FACTOR * work * trial.batch_size / rate(device)
     cores = 1 if device == "cuda" else os.cpu_count() or 1
-    return steps * max(a_step, STEP_SECONDS[device] / cores) + TRIAL_SECONDS / cores
+    total = 0.0
+    alike = itertools.groupby(trials, lambda trial: (trial.data, trial.model, trial.batch_size, trial.schedule.epochs))
+    for (choice, model, batch_size, epochs), group in alike:
+        try:
+            samples, in_shape, _ = shape(choice)
+            work = operations(model, in_shape)
+        except (ImportError, ValueError, OSError):
+            return float("nan")
+        steps = epochs * max(samples // batch_size, 1)
+        step = max(TRAINING_FACTOR * work * batch_size / rate(device), STEP_SECONDS[device] / cores)
+        total += len(list(group)) * (steps * step + TRIAL_SECONDS / cores)
+    return total
 
 
 def operations(model: ModelChoice, in_shape: tuple[int, ...]) -> float:

@@ -1,40 +1,40 @@
-"""The chart of an artifact, as a Plotly figure: lines over an axis or over epochs, or what the paper's module draws."""
+"""The chart of an artifact, as a Plotly figure: lines, panels or heat maps, or what the paper's figures.py draws."""
 
 from __future__ import annotations
 
-import textwrap
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from lastlayer.papers.engine.artifact import Artifact, code_of
-from lastlayer.papers.engine.store import Observations, read_spec
-from lastlayer.papers.engine.table import Printed, published
-from lastlayer.reports.pictures import LINEAR, LOG
+from lastlayer.papers.engine.store import NotRunError, Observations, read_spec
+from lastlayer.papers.engine.table import published
+from lastlayer.reports.pictures import COLOURS, DASHES, LINEAR, LOG, new_figure
 from lastlayer.reports.statistics import spread
 
-TITLE_WIDTH = 80  # characters that a laptop shows
-COLOURS = ("#3366cc", "#e07b39", "#2a9d6f", "#c8385a", "#7a5bd0", "#a87c0c", "#3aa6b9", "#8c564b", "#d45fa6", "#6b7280")
-DASHES = ("solid", "dash", "dashdot", "longdash", "longdashdot")
+PANELS = 3  # in one row
 
 
 def figure(artifact: Artifact, observations: Observations) -> Any:
-    """The Plotly figure of an artifact; None where it has none or nothing was run.
-
-    A line for each column and each combination of the labels other than x: the mean over seeds with its standard
-    deviation. A combination has one colour, a column one kind of line; what the paper prints is dotted.
-    """
-    if artifact.figure is None or not any(row.status == "done" for row in observations.rows):
+    """The Plotly figure of an artifact; None if it has none or nothing was run."""
+    wanted = artifact.figure
+    if wanted is None or not any(row.status == "done" for row in observations.rows):
         return None
-    if code := artifact.figure.get("code"):
+    if code := wanted.get("code"):
         return code_of(artifact, str(code), "figures")(observations)
-    return _line_chart(artifact, observations, artifact.figure)
+    draw = _maps if "maps" in wanted else _panels if "right" in wanted else _lines
+    return draw(artifact, observations, wanted)
 
 
-def _line_chart(artifact: Artifact, observations: Observations, wanted: Mapping[str, Any]) -> Any:
-    from plotly.graph_objects import Figure, Scatter
+def _lines(artifact: Artifact, observations: Observations, wanted: Mapping[str, Any]) -> Any:
+    """A line per column and combination of the labels other than x: the mean over seeds and its standard deviation.
+
+    A combination has one colour, a column one kind of line. What the paper prints is dotted.
+    """
+    from plotly.graph_objects import Scatter
 
     x = str(wanted["x"])
-    chart = Figure()
+    chart = new_figure(_title(artifact))
     titles = list(wanted.get("y", artifact.columns))
     colours: dict[tuple[str, ...], str] = {}
 
@@ -45,14 +45,13 @@ def _line_chart(artifact: Artifact, observations: Observations, wanted: Mapping[
         for name, points in _series(artifact, observations, title, x).items():
             places = sorted(points)
             means, stds = zip(*(spread(points[place]) for place in places), strict=True)
-            shown = [0.0 if std != std else std for std in stds]
-            label = ", ".join([*([title] if len(titles) > 1 else []), *name])
+            shown = [0.0 if math.isnan(std) else std for std in stds]
             chart.add_trace(
                 Scatter(
                     x=places,
                     y=means,
                     error_y={"array": shown, "visible": any(shown)},
-                    name=label,
+                    name=", ".join([*([title] if len(titles) > 1 else []), *name]),
                     mode="lines+markers" if len(places) < 40 else "lines",
                     line={"color": colour(name), "dash": DASHES[number % len(DASHES)]},
                 )
@@ -71,14 +70,20 @@ def _line_chart(artifact: Artifact, observations: Observations, wanted: Mapping[
     log = str(wanted.get("log", ""))
     chart.update_xaxes(title=x, **(LOG if "x" in log else LINEAR))
     chart.update_yaxes(title=titles[0] if len(titles) == 1 else "", **(LOG if "y" in log else LINEAR))
-    title = textwrap.wrap(f"{artifact.name}: {artifact.shows}", TITLE_WIDTH)
-    chart.update_layout(title="<br>".join(title), template="plotly_white")
     return chart
 
 
-def named(axis: str, label: str) -> str:
-    """A label as a legend shows it; a number comes with the name of its axis."""
-    return f"{axis} {label}" if label.replace(".", "").replace("-", "").replace("e", "").isdigit() else label
+def _title(artifact: Artifact) -> str:
+    return f"{artifact.name}: {artifact.shows}"
+
+
+def named(labels: Mapping[str, str], x: str) -> tuple[str, ...]:
+    """The labels other than that of x as a legend shows them. A number comes with the name of its axis."""
+    return tuple(
+        f"{axis} {label}" if label.replace(".", "").replace("-", "").replace("e", "").isdigit() else label
+        for axis, label in labels.items()
+        if axis != x
+    )
 
 
 def _series(
@@ -89,16 +94,83 @@ def _series(
     for row in rows:
         place = float(row.epoch) if x == "epoch" else float(row.labels[x])
         value = read_spec(artifact.columns[title], row.values)
-        if value == value:
-            name = tuple(named(axis, label) for axis, label in row.labels.items() if axis != x)
-            found.setdefault(name, {}).setdefault(place, []).append(value)
+        if not math.isnan(value):
+            found.setdefault(named(row.labels, x), {}).setdefault(place, []).append(value)
     return found
 
 
 def _printed(artifact: Artifact, title: str, x: str) -> dict[tuple[str, ...], dict[float, float]]:
     found: dict[tuple[str, ...], dict[float, float]] = {}
-    numbers: list[Printed] = [one for one in published(artifact) if one.column == title and one.labels.get(x)]
-    for one in numbers:
-        name = tuple(named(axis, label) for axis, label in one.labels.items() if axis != x)
-        found.setdefault(name, {})[float(one.labels[x])] = one.value
+    for one in published(artifact):
+        if one.column == title and one.labels.get(x):
+            found.setdefault(named(one.labels, x), {})[float(one.labels[x])] = one.value
     return found
+
+
+def _panels(artifact: Artifact, observations: Observations, wanted: Mapping[str, Any]) -> Any:
+    """A panel per combination of labels, with lines over epochs: y on the left axis, right on the right, in logarithms.
+
+    The first seed of each is shown. All panels have the same axes, except the epochs if some train for fewer.
+    """
+    from plotly.graph_objects import Scatter
+
+    runs = {tuple(row.labels.values()): row for row in reversed(observations.final())}
+    names = list(reversed(runs))
+    rows = -(-len(names) // PANELS)
+    columns = -(-len(names) // rows)
+    specs = [[{"secondary_y": True}] * columns] * rows
+    panels = [", ".join(name) for name in names]
+    chart = new_figure(_title(artifact), panels, rows, specs=specs, horizontal_spacing=0.06, vertical_spacing=0.2)
+    powers: list[float] = []
+    for place, name in enumerate(names):
+        row, column = place // columns + 1, place % columns + 1
+        for title, colour in zip((*wanted["y"], wanted["right"]), COLOURS, strict=False):
+            right = title == wanted["right"]
+            curve = observations.curve(artifact.columns[title], runs[name].seed, **runs[name].labels)
+            powers += [math.log10(value) for value in curve.values() if value > 0] if right else []
+            line = {"color": colour, "dash": "dash" if right else "solid"}
+            trace = Scatter(x=list(curve), y=list(curve.values()), name=title, line=line, showlegend=place == 0)
+            chart.add_trace(trace, row=row, col=column, secondary_y=right)
+        chart.update_yaxes(showticklabels=column == 1, row=row, col=column, secondary_y=False)
+        last = column == columns or place == len(names) - 1
+        chart.update_yaxes(showticklabels=last, row=row, col=column, secondary_y=True)
+    powers = powers or [0.0]
+    chart.update_yaxes(range=wanted["range"], secondary_y=False)
+    chart.update_yaxes(type="log", range=[min(powers), max(powers)], dtick=1, showgrid=False, secondary_y=True)
+    chart.update_xaxes(title="epoch", row=rows)
+    chart.update_annotations(font_size=12)
+    return chart
+
+
+def _maps(artifact: Artifact, observations: Observations, wanted: Mapping[str, Any]) -> Any:
+    """A heat map per column and label of the axis `maps`: y downwards, x to the right, means over seeds."""
+    from plotly.graph_objects import Heatmap
+
+    axes = (wanted["maps"], wanted["x"], wanted["y"])
+    labels, across, down = (observations.points(axis) for axis in axes)
+
+    def mean(spec: str, *at: str) -> float:
+        try:
+            rows = observations.final(**dict(zip(axes, at, strict=True)))
+        except NotRunError:
+            return math.nan
+        return sum(read_spec(spec, row.values) for row in rows) / len(rows)
+
+    columns = artifact.columns
+    panels = [f"{label}, {'log10 ' * (title in wanted['powers'])}{title}" for title in columns for label in labels]
+    chart = new_figure(_title(artifact), panels, len(columns))
+    for row, (title, spec) in enumerate(columns.items(), start=1):
+        axis = "coloraxis" if row == 1 else f"coloraxis{row}"
+        for column, label in enumerate(labels, start=1):
+            height = [[mean(spec, label, x, y) for x in across] for y in down]
+            if title in wanted["powers"]:
+                height = [[math.log10(value) if value > 0 else math.nan for value in line] for line in height]
+            trace = Heatmap(x=across, y=down, z=height, texttemplate="%{z:.3g}", coloraxis=axis)
+            chart.add_trace(trace, row=row, col=column)
+        # the bar of each row of maps stands beside it
+        place = {"len": 0.9 / len(columns), "y": 1 - (row - 0.5) / len(columns)}
+        chart.update_layout({axis: {"colorscale": "Viridis", "colorbar": place}})
+    chart.update_xaxes(type="category", title=wanted["x"])
+    chart.update_yaxes(type="category")
+    chart.update_yaxes(title=wanted["y"], col=1)  # beside the other maps it would lie on the map to the left
+    return chart

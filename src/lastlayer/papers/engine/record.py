@@ -50,7 +50,7 @@ def observe(
     done: list[tuple[Labels, int, RunFolder]] = []
     for cell, selected in zip(grid.cells, chosen, strict=True):
         for seed in grid.seeds:
-            trial = resolve(cell.trial, {"seed": seed})
+            trial = resolve(cell.trial, seed=seed)
             if place_of(cell.labels, seed, trial.identity) in known:
                 continue
             if trial.identity in elsewhere:

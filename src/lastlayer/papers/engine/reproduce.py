@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 from lastlayer.data import CorruptFileError
-from lastlayer.papers.engine.artifact import Artifact, Grid, GridCell, Size, code_of, resolve
+from lastlayer.papers.engine.artifact import Artifact, Grid, GridCell, Size, code_of, distinct, resolve
 from lastlayer.papers.engine.choose import Choosing, Tell, candidates, groups_of
 from lastlayer.papers.engine.record import observe, place_of
 from lastlayer.papers.engine.store import Observations, Record, Store
@@ -166,7 +166,7 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Placement, store:
     elsewhere = {} if artifact.curves or artifact.observe else store.finished(artifact.paper, size)
 
     def missing(cells: Iterable[GridCell]) -> list[Trial]:
-        made = [(cell, seed, resolve(cell.trial, {"seed": seed})) for cell in cells for seed in grid.seeds]
+        made = [(cell, seed, resolve(cell.trial, seed=seed)) for cell in cells for seed in grid.seeds]
         return [
             trial
             for cell, seed, trial in made
@@ -249,7 +249,7 @@ def all_trials(grid: Grid) -> list[Trial]:
     if grid.search is not None:
         for cell in groups_of(grid, grid.search).values():
             made += candidates(grid.search, cell)
-    return list({trial.identity: trial for trial in (*made, *grid.trials())}.values())
+    return distinct([*made, *grid.trials()])
 
 
 def _run_quietly(trials: Sequence[Trial], plan: Placement, title: str) -> None:

@@ -1,9 +1,9 @@
-"""What was observed: one CSV file for each artifact and size, a row for each cell, seed and evaluation.
+"""What was observed: one CSV file per artifact and size, with one row per cell, seed and evaluation.
 
-Columns: the labels of the artifact; seed; epoch; status (done, failed, chance); every measure as split.name; then
-selected (settings chosen on validation), seconds, run, commit and machine. It is all that tables, figures and verdicts
-read, so that runs made in pieces, on other machines, on other days add up. What was tried to choose settings on
-validation data stands beside it in a file of the same form, with what was tried as a label more.
+The columns are the labels of the artifact; seed; epoch; status (done, failed, chance); every measure as split.name;
+then selected (settings chosen on validation), seconds, run, commit and machine. Tables, figures and verdicts read
+nothing else. So runs of several days and machines add up. What was tried to choose settings on validation data is in a
+second file of the same form, which has one more label: what was tried.
 """
 
 from __future__ import annotations
@@ -28,27 +28,18 @@ class NotRunError(LookupError):
 
 @dataclass(frozen=True)
 class Record:
-    """One evaluation of one run, or one result of a computation.
+    """One evaluation of one run, or one result of a computation."""
 
-    Attributes:
-        labels: of its cell.
-        seed: of its trial.
-        epoch: after which it was measured.
-        values: by split.measure.
-        status: done; failed; or chance, for a run that learned nothing.
-        facts: selected, seconds, run, commit, machine.
-    """
-
-    labels: Labels
+    labels: Labels  # of its cell
     seed: int
-    epoch: int
-    values: Mapping[str, float]
-    status: str = "done"
-    facts: Mapping[str, str] = field(default_factory=dict)
+    epoch: int  # after which it was measured
+    values: Mapping[str, float]  # by split.measure
+    status: str = "done"  # or failed; or chance, for a run that learned nothing
+    facts: Mapping[str, str] = field(default_factory=dict)  # selected, seconds, run, commit, machine
 
     @property
     def place(self) -> tuple[object, ...]:
-        """Its cell and seed; later observations of a place replace all earlier ones."""
+        """Its cell and seed. Later observations of a place replace all earlier ones."""
         return (*sorted(self.labels.items()), self.seed)
 
     @property
@@ -57,10 +48,9 @@ class Record:
         return (*self.place, self.epoch)
 
     def __getitem__(self, measure: str) -> float:
-        """A measure that a verdict rests on; NaN counts as missing, since no comparison would notice it.
+        """A measure that a verdict rests on; NotRunError if it was not measured or is NaN.
 
-        Raises:
-            NotRunError: when it was not measured, or is not a number.
+        Every comparison with NaN is false. So a NaN would decide a verdict without being noticed.
         """
         value = self.values.get(measure)
         if value is None or math.isnan(value):
@@ -78,11 +68,7 @@ class Observations:
     rows: tuple[Record, ...]
 
     def final(self, **labels: str) -> list[Record]:
-        """The last row of each finished run whose labels agree, in the order of the file.
-
-        Raises:
-            NotRunError: when there is none.
-        """
+        """The last row of each finished run with these labels, in the order of the file; NotRunError without any."""
         last: dict[tuple[object, ...], Record] = {}
         for row in self._matching(labels):
             if row.status == "done" and (row.place not in last or row.epoch >= last[row.place].epoch):
@@ -92,12 +78,19 @@ class Observations:
             raise NotRunError(f"{self.artifact} ({self.size}): no finished run of {named}")
         return list(last.values())
 
+    def column(self, measure: str, **labels: str) -> list[float]:
+        """A measure of each finished run with these labels, at its end; NotRunError as `values`."""
+        return [self._value(row, measure) for row in self.final(**labels)]
+
     def values(self, measure: str, **labels: str) -> dict[int, float]:
-        """A measure at the end of training, by seed, of the one cell that the labels leave.
+        """A measure at the end of training, by seed, of the one cell with these labels.
+
+        Args:
+            measure: such as "test.accuracy", or "test.accuracy%" for a hundred times as much.
 
         Raises:
-            NotRunError: when it was not run or not measured, or is not a number.
-            ValueError: when the labels leave several cells.
+            NotRunError: if it was not run or not measured, or is not a number.
+            ValueError: if several cells have these labels.
         """
         found: dict[int, float] = {}
         for row in self.final(**labels):
@@ -107,22 +100,14 @@ class Observations:
         return found
 
     def curve(self, measure: str, seed: int, **labels: str) -> dict[int, float]:
-        """A measure by epoch, of one run.
-
-        Raises:
-            NotRunError: when it was not run or not measured.
-        """
+        """A measure by epoch, of one run; NotRunError as `values`."""
         rows = [row for row in self._matching(labels) if row.seed == seed and row.status == "done"]
         if not rows:
             raise NotRunError(f"{self.artifact} ({self.size}): no finished run of {labels} with seed {seed}")
         return {row.epoch: self._value(row, measure) for row in sorted(rows, key=lambda row: row.epoch)}
 
     def points(self, axis: str) -> list[str]:
-        """The labels of an axis that occur, in the order of the file.
-
-        Raises:
-            ValueError: when the rows have no such label.
-        """
+        """The labels of an axis that occur, in the order of the file; ValueError if the rows have no such axis."""
         if missing := next((row for row in self.rows if axis not in row.labels), None):
             have = ", ".join(missing.labels) or "none"
             raise ValueError(f"{self.artifact} ({self.size}): its rows have no label {axis!r}; they have {have}")
@@ -134,7 +119,7 @@ class Observations:
         return [dict(labels) for labels in seen]
 
     def merged(self, newer: Sequence[Record]) -> Observations:
-        """With newer rows in the places of those of the same cells and seeds."""
+        """The rows with newer ones added. Newer rows replace all old ones of the same cell and seed."""
         replaced = {row.place for row in newer}
         rows = {row.key: row for row in (*(row for row in self.rows if row.place not in replaced), *newer)}
         return Observations(self.artifact, self.size, tuple(rows.values()))
@@ -144,13 +129,13 @@ class Observations:
 
     def _value(self, row: Record, measure: str) -> float:
         try:
-            return row[measure]
+            return read_spec(measure, {measure.removesuffix("%"): row[measure.removesuffix("%")]})
         except NotRunError as missing:
             raise NotRunError(f"{self.artifact} ({self.size}): {missing}") from None
 
 
 def read_spec(spec: str, values: Mapping[str, float]) -> float:
-    """The value of a column: split.measure, after an optional "1-" or "-", before an optional "%"; NaN if not measured.
+    """The value of a column: split.measure, perhaps with "1-" or "-" before and "%" after it; NaN if not measured.
 
     Example:
         >>> read_spec("1-test.auprc%", {"test.auprc": 0.9375})
@@ -164,11 +149,7 @@ def read_spec(spec: str, values: Mapping[str, float]) -> float:
 
 
 class Store:
-    """The folder of all observations: PAPER/ARTIFACT-SIZE.csv, and PAPER/ARTIFACT-SIZE-tried.csv.
-
-    Args:
-        folder: it need not exist.
-    """
+    """The folder of all observations: PAPER/ARTIFACT-SIZE.csv and PAPER/ARTIFACT-SIZE-tried.csv. It need not exist."""
 
     largest: Size = SIZES[-1]  # up to which observations count as evidence
 
@@ -177,7 +158,7 @@ class Store:
         self._parsed: dict[Path, tuple[tuple[int, ...], tuple[Record, ...]]] = {}  # a scorecard reads each ten times
 
     def up_to(self, size: Size) -> Store:
-        """The same, with observations up to this size as evidence."""
+        """The same store, which takes observations up to this size as evidence."""
         smaller = copy.copy(self)
         smaller.largest = size
         return smaller
@@ -192,15 +173,13 @@ class Store:
         return [size for size in SIZES if self.path(name, size).exists()]
 
     def read(self, name: str, size: Size, *, tried: bool = False) -> Observations:
-        """The observations of an artifact at a size; without rows where there is no file.
+        """The observations of an artifact at a size; without rows if there is no file.
 
         Raises:
-            ValueError: for a file that is none of ours, naming it and the line.
+            ValueError: for a file of another form. The message names it and the line.
         """
         path = self.path(name, size, tried=tried)
-        if not path.exists():
-            return Observations(name, size, ())
-        return Observations(name, size, self._rows(path))
+        return Observations(name, size, self._rows(path) if path.exists() else ())
 
     def finished(self, paper: str, size: Size) -> dict[str, Record]:
         """The last row of every run that ended, of all artifacts of a paper, by the run's identity."""
@@ -213,7 +192,7 @@ class Store:
         return found
 
     def size_of_evidence(self, name: str) -> Size | None:
-        """The largest size that counts and has a finished run; smoke proves nothing and does not count."""
+        """The largest size that counts as evidence and has a finished run. Smoke never counts."""
         for size in reversed(self.sizes(name)):
             counts = 0 < SIZES.index(size) <= SIZES.index(self.largest)
             if counts and any(row.status == "done" for row in self.read(name, size).rows):
@@ -221,20 +200,16 @@ class Store:
         return None
 
     def evidence(self, name: str) -> Observations:
-        """The observations of the largest size that counts and has a finished run.
-
-        Raises:
-            NotRunError: when there is none.
-        """
+        """The observations at `size_of_evidence`; NotRunError if there is none."""
         size = self.size_of_evidence(name)
         if size is None:
             raise NotRunError(f"{name} has not been run at size small or paper")
         return self.read(name, size)
 
     def add(self, name: str, size: Size, rows: Sequence[Record], *, tried: bool = False) -> Path:
-        """Merge rows into the file of an artifact; a crash leaves the old file or the new one, no rows leave it be.
+        """Merge rows into the file of an artifact and return its path.
 
-        Processes that add to the same file, such as two that each run some labels, take turns.
+        A crash leaves the old file or the new one. Processes that add to the same file take turns.
         """
         path = self.path(name, size, tried=tried)
         if rows:
@@ -259,11 +234,10 @@ def _format(observed: Observations) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*labels, "seed", "epoch", "status", *measures, *_FACTS])
     for row in observed.rows:
+        named = [row.labels.get(name, "") for name in labels]
         values = [repr(row.values[name]) if name in row.values else "" for name in measures]
         facts = [row.facts.get(name, "") for name in _FACTS]
-        writer.writerow(
-            [*(row.labels.get(name, "") for name in labels), row.seed, row.epoch, row.status, *values, *facts]
-        )
+        writer.writerow([*named, row.seed, row.epoch, row.status, *values, *facts])
     return out.getvalue()
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-
-import numpy as np
+from collections.abc import Iterator, Sequence
 
 from lastlayer.geometry import equivalence
 from lastlayer.papers.engine.artifact import artifact
-from lastlayer.papers.engine.claims import Verdict, above, check, exact, redrawn
+from lastlayer.papers.engine.claims import Verdict, above, check, exact, mean, redrawn
 from lastlayer.papers.engine.record import Done, on_training_samples
 from lastlayer.papers.engine.store import NotRunError, Observations, Record
 from lastlayer.reports.statistics import bootstrap, sign_test, welch
@@ -21,38 +19,29 @@ LOSSES = ("CE", "FL", "LS", "MSE")
 LIMITS = {"nc1": 0.05, "nc2": 0.1, "nc3": 0.1}
 
 
-def rotations(done: Done, plan: Placement) -> list[Record]:
+def rotations(done: Done, plan: Placement) -> Iterator[Record]:
     """How far the class means of two runs are from equal up to rotation and scale, on their training samples.
 
-    Two losses are compared at each seed they share, and two seeds for each loss. Labels read "CE and FL", "CE and CE".
+    The two runs differ either in the loss or in the seed. Their label reads "CE and FL", or "CE and CE".
     """
-    runs = {(run.labels["loss"], run.seed): run for run in on_training_samples(done, plan)}
-    rows = []
-    for first, second in _pairs(runs):
-        a, b = runs[first], runs[second]
-        residual = float(equivalence(a.train.features, b.train.features, a.train.target))
-        # a pair of seeds of one loss gets a number of its own
-        seed = a.seed if first[0] != second[0] else 1000 * a.seed + b.seed
-        labels = {"loss": f"{first[0]} and {second[0]}"}
-        rows.append(Record(labels, seed, a.trial.schedule.epochs, {"pair.equivalence": residual}))
-    return rows
-
-
-def _pairs(runs: Mapping[tuple[str, int], object]) -> list[tuple[tuple[str, int], tuple[str, int]]]:
-    """Pairs of runs that differ either in the loss or in the seed."""
-    return [(a, b) for a, b in itertools.combinations(runs, 2) if (a[0] == b[0]) != (a[1] == b[1])]
+    for a, b in itertools.combinations(list(on_training_samples(done, plan)), 2):
+        first, second = a.labels["loss"], b.labels["loss"]
+        if (first == second) != (a.seed == b.seed):
+            residual = float(equivalence(a.train.features, b.train.features, a.train.target))
+            seed = a.seed if first != second else 1000 * a.seed + b.seed  # each pair of seeds has its own number
+            values = {"pair.equivalence": residual}
+            yield Record({"loss": f"{first} and {second}"}, seed, a.trial.schedule.epochs, values)
 
 
 @check("001-01", "equal_losses.theorem1")
 def global_minimisers(computed: Observations) -> Verdict:
     """The best start has the objective, the frame and the class means of the closed form, for every loss, K and d."""
-    rows = computed.final()
     gap, frame, means, bias, duality = (
-        max(row[f"computed.{name}"] for row in rows)
+        max(computed.column(f"computed.{name}"))
         for name in ("gap", "frame_error", "mean_sum", "bias_spread", "self_duality_error")
     )
     detail = (
-        f"{len(rows)} problems: objective off by {gap:.1e}, W W' by {frame:.1e}, sum of means {means:.1e}, "
+        f"{len(computed.final())} problems: objective off by {gap:.1e}, W W' by {frame:.1e}, sum of means {means:.1e}, "
         f"spread of the bias {bias:.1e}, W - sqrt(n) means {duality:.1e}"
     )
     return exact(gap < 1e-10 and frame < 1e-6 and means < 1e-6, detail)
@@ -61,17 +50,13 @@ def global_minimisers(computed: Observations) -> Verdict:
 @check("001-02", "equal_losses.definition1")
 def contrastive_property(computed: Observations) -> Verdict:
     """No logits below the bound, equality at equal false logits, and one minimiser t* <= 0 at every c of the grid."""
-    rows = computed.final()
     broken, logits, several, positive, wrong = (
-        int(sum(row[f"computed.{name}"] for row in rows))
+        int(sum(computed.column(f"computed.{name}")))
         for name in ("violations", "logits", "several_minimisers", "positive_minimisers", "disagreements")
     )
-    equal = max(row["computed.excess_at_equal"] for row in rows)
-    ties = [
-        f"K = {row.labels['classes']} at c = {row['computed.tie_at']:.6f}"
-        for row in rows
-        if "computed.tie_at" in row.values
-    ]
+    equal = max(computed.column("computed.excess_at_equal"))
+    tied = [row for row in computed.final() if "computed.tie_at" in row.values]
+    ties = [f"K = {row.labels['classes']} at c = {row['computed.tie_at']:.6f}" for row in tied]
     detail = (
         f"{broken} violations of {logits}, off by {equal:.1e} at equal false logits; {several} c with several "
         f"minimisers, {positive} with t* > 0; known exception of FL: {', '.join(ties) or 'none among these K'}"
@@ -117,11 +102,11 @@ def all_collapse(seen: Observations) -> Iterator[Verdict]:
             last = max(curve)
             before = min(epoch for epoch in curve if epoch >= 2 * last / 3)
             falls = [earlier - end for earlier, end in zip(curve[before], curve[last], strict=True)]
-            detail = f"{loss} {name} {np.mean(curve[last]):.3g}{'' if np.mean(falls) > 0 else ', not falling'}"
-            yield redrawn(functools.partial(_below_and_falling, limit), [curve[last], falls], detail)
+            detail = f"{loss} {name} {mean(curve[last]):.3g}{'' if mean(falls) > 0 else ', not falling'}"
+            yield redrawn(functools.partial(_small_and_falling, limit), [curve[last], falls], detail)
 
 
-def _below_and_falling(limit: float, means: Sequence[float]) -> bool:
+def _small_and_falling(limit: float, means: Sequence[float]) -> bool:
     return means[0] < limit and means[1] > 0
 
 
@@ -129,31 +114,39 @@ def _below_and_falling(limit: float, means: Sequence[float]) -> bool:
 def equal_up_to_rotation(seen: Observations) -> Verdict:
     """On average, class means differ at most 1.5 times as much between losses as between seeds."""
     pairs = [f"{a} and {b}" for a, b in itertools.combinations(LOSSES, 2)]
-    between = len(pairs)
-    groups = [
-        seen.values("pair.equivalence", loss=pair) for pair in (*pairs, *(f"{loss} and {loss}" for loss in LOSSES))
-    ]
-    means = [float(np.mean(list(group.values()))) for group in groups]
-    losses, seeds = float(np.mean(means[:between])), float(np.mean(means[between:]))
-    worst = max(range(between), key=means.__getitem__)
-    detail = (
-        f"residual between losses {losses:.3g}, between seeds {seeds:.3g}, ratio {losses / seeds:.3g}; "
-        f"worst {pairs[worst]} {means[worst]:.3g}"
-    )
-    return redrawn(lambda m: bool(np.mean(m[:between]) <= 1.5 * np.mean(m[between:])), groups, detail)
+    labels = [*pairs, *(f"{loss} and {loss}" for loss in LOSSES)]
+    groups = [seen.values("pair.equivalence", loss=pair) for pair in labels]
+
+    def residuals(means: Sequence[float]) -> tuple[float, float]:
+        """Between losses, and between seeds."""
+        return mean(means[: len(pairs)]), mean(means[len(pairs) :])
+
+    def detail(means: Sequence[float]) -> str:
+        losses, seeds = residuals(means)
+        worst, pair = max(zip(means, pairs, strict=False))
+        return (
+            f"residual between losses {losses:.3g}, between seeds {seeds:.3g}, ratio {losses / seeds:.3g}; "
+            f"worst {pair} {worst:.3g}"
+        )
+
+    def holds(means: Sequence[float]) -> bool:
+        losses, seeds = residuals(means)
+        return losses <= 1.5 * seeds
+
+    return redrawn(holds, groups, detail)
 
 
 @check("001-07", "equal_losses.fig3")
 def spread_shrinks(seen: Observations) -> Verdict:
     """Over losses, test accuracy spreads less in large and long runs than in small and short ones."""
     groups = [
-        [100 * value for value in seen.values("best.accuracy", loss=loss, **corner).values()]
+        list(seen.values("best.accuracy%", loss=loss, **corner).values())
         for corner in (_corner(seen, 0), _corner(seen, -1))
         for loss in LOSSES
     ]
 
     def shrinks(*drawn: Sequence[float]) -> float:
-        means = [float(np.mean(group)) for group in drawn]
+        means = [mean(group) for group in drawn]
         small, large = means[: len(LOSSES)], means[len(LOSSES) :]
         return (max(small) - min(small)) - (max(large) - min(large))
 
@@ -162,7 +155,7 @@ def spread_shrinks(seen: Observations) -> Verdict:
     detail = f"the spread shrinks by {difference:.3g} points [{low:.3g}, {high:.3g}]"
     if min(len(group) for group in groups) < 2:
         return Verdict("inconclusive", f"{detail}; one seed has no spread", difference, (low, high))
-    outcome = exact(low > 0, detail).outcome if low > 0 or high < 0 else "inconclusive"
+    outcome = "inconclusive" if low <= 0 <= high else exact(low > 0, detail).outcome
     return Verdict(outcome, detail, difference, (low, high))
 
 
@@ -180,21 +173,19 @@ def collapse_by_orders(seen: Observations) -> Iterator[Verdict]:
 @check("001-09", "equal_losses.fig3")
 def wider_and_longer(seen: Observations) -> Verdict:
     """For each loss, between the ends of both axes: wider is better at each length, longer at each width."""
-    corners = list(itertools.product(_ends(seen, "width"), _ends(seen, "epochs")))
-    groups = [
-        seen.values("best.accuracy", loss=loss, width=width, epochs=epochs)
-        for loss in LOSSES
-        for width, epochs in corners
-    ]
+    corners = itertools.product(LOSSES, _ends(seen, "width"), _ends(seen, "epochs"))
+    groups = [seen.values("best.accuracy", loss=loss, width=width, epochs=long) for loss, width, long in corners]
 
     def differences(means: Sequence[float]) -> list[float]:
         four = [means[first : first + 4] for first in range(0, len(means), 4)]  # of each loss
         return [d for a, b, c, e in four for d in (c - a, e - b, b - a, e - c)]
 
-    found = differences([float(np.mean(list(group.values()))) for group in groups])
-    positive, p = sum(value > 0 for value in found), sign_test(found)
-    detail = f"{positive} of {len(found)} differences above 0, least {100 * min(found):.2f} points; p {p:.2g}"
-    return redrawn(lambda means: min(differences(means)) > 0, groups, detail)  # sixteen of sixteen: p 1.5e-5
+    def detail(means: Sequence[float]) -> str:
+        found = differences(means)
+        positive, p = sum(value > 0 for value in found), sign_test(found)  # sixteen of sixteen: p 1.5e-5
+        return f"{positive} of {len(found)} differences above 0, least {100 * min(found):.2f} points; p {p:.2g}"
+
+    return redrawn(lambda means: min(differences(means)) > 0, groups, detail)
 
 
 @check("001-10", "equal_losses.fig5")
@@ -205,7 +196,7 @@ def focal_is_slowest(seen: Observations) -> Iterator[Verdict]:
         measured = set.intersection(*(set(curve) for curve in curves.values()))
         epochs = sorted(epoch for epoch in measured if epoch > max(measured) / 3)
         groups = [curves[loss][epoch] for epoch in epochs for loss in ("FL", "CE", "LS", "MSE")]
-        largest = _first_of_four([float(np.mean(group)) for group in groups])
+        largest = _first_of_four([mean(group) for group in groups])
         detail = f"{dataset}: FL largest at {largest} of {len(epochs)} evaluations"
         yield redrawn(lambda means: _first_of_four(means) >= 0.8 * len(means) / 4, groups, detail)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,67 +20,66 @@ REACHED = 1e-6  # from the global value, within which a start has found it
 SAME = 1e-9  # of two values of phi(t) + c|t|
 
 
-def _loss(label: str, K: int) -> nn.Module:
+def _loss(label: str, K: int, reduction: str = "mean") -> nn.Module:
     options = {"label_smoothing": 0.1} if label == "LS" else {}
-    return losses.create(NAMES[label], K, **options)
+    return losses.create(NAMES[label], K, reduction=reduction, **options)
 
 
 def _model(label: str, K: int, n: int, d: int, c: float) -> UnconstrainedFeatures:
-    """The model with equal penalties of W and H that weigh |t| by c, and a bias without penalty."""
+    """The model whose bias has no penalty and whose equal penalties of W and H weigh |t| by c."""
     penalty = c / math.sqrt(n)
     return UnconstrainedFeatures(K, n, d, _loss(label, K), penalty, penalty, 0.0)
 
 
-def minimisers(shapes: Sequence[Sequence[int]], n: int, strength: float) -> list[Record]:
+def minimisers(shapes: Sequence[Sequence[int]], n: int, strength: float) -> Iterator[Record]:
     """The best of some random starts against the closed form of Theorem 1.
 
     Args:
         shapes: (classes, starts).
-        n: samples of a class.
-        strength: K c, below the value from which on the minimum is 0.
+        n: samples per class.
+        strength: K c. It must be so small that the minimum is not at 0.
     """
-    rows = []
-    for K, starts in shapes:
-        for d in (K - 1, K, 2 * K):
-            for label in CONTRASTIVE:
-                model = _model(label, K, n, d, strength / K)
-                found = model.solve(starts=starts, tolerance=1e-11, curvature=False)
-                closed = minima.unconstrained(model.loss, K, n, model.lambda_w, model.lambda_h)
-                frame = abs(closed.rho) * math.sqrt(n) * (torch.eye(K, dtype=torch.float64) - 1 / K)
-                means = found.features.view(K, n, d).mean(1)
-                values = {
-                    "computed.gap": abs(found.loss - closed.loss),
-                    "computed.frame_error": float((found.weight @ found.weight.T - frame).abs().max()),
-                    "computed.mean_sum": float(means.sum(0).norm()),
-                    "computed.bias_spread": float(found.bias.std()),
-                    "computed.self_duality_error": float((found.weight - math.sqrt(n) * means).abs().max()),
-                }
-                rows.append(Record({"loss": label, "classes": str(K), "width": str(d)}, 0, 0, values))
-    return rows
+    problems = ((K, starts, d) for K, starts in shapes for d in (K - 1, K, 2 * K))
+    for (K, starts, d), label in itertools.product(problems, CONTRASTIVE):
+        model = _model(label, K, n, d, strength / K)
+        found = model.solve(starts=starts, tolerance=1e-11, curvature=False)
+        closed = minima.unconstrained(model.loss, K, n, model.lambda_w, model.lambda_h)
+        frame = abs(closed.rho) * math.sqrt(n) * (torch.eye(K, dtype=torch.float64) - 1 / K)
+        means = found.features.view(K, n, d).mean(1)
+        values = {
+            "computed.gap": abs(found.loss - closed.loss),
+            "computed.frame_error": float((found.weight @ found.weight.T - frame).abs().max()),
+            "computed.mean_sum": float(means.sum(0).norm()),
+            "computed.bias_spread": float(found.bias.std()),
+            "computed.self_duality_error": float((found.weight - math.sqrt(n) * means).abs().max()),
+        }
+        yield Record({"loss": label, "classes": str(K), "width": str(d)}, 0, 0, values)
 
 
-def profiles(classes: Sequence[int], logits: int, weights: int) -> list[Record]:
+def profiles(classes: Sequence[int], logits: int, weights: int) -> Iterator[Record]:
     """The lower bound phi on random logits, and how many global minimisers phi(t) + c|t| has on a grid of c.
 
     Args:
         classes: K.
         logits: rows of logits.
-        weights: values of c, evenly spaced in logarithm from 1e-4 / K to 2 / K.
+        weights: how many values of c, evenly spaced in logarithm from 1e-4 / K to 2 / K.
     """
-    rows = []
-    for K in classes:
-        for label in CONTRASTIVE:
-            generator = torch.Generator().manual_seed(K)
-            values = _bound(label, K, logits, generator) | _minima(label, K, weights)
-            rows.append(Record({"loss": label, "classes": str(K)}, 0, 0, values))
-    return rows
+    for K, label in itertools.product(classes, CONTRASTIVE):
+        values = _bound(label, K, logits) | _minima(label, K, weights)
+        yield Record({"loss": label, "classes": str(K)}, 0, 0, values)
 
 
-def _bound(label: str, K: int, count: int, generator: torch.Generator) -> dict[str, float]:
+def _random_logits(K: int, count: int) -> tuple[Tensor, Tensor, torch.Generator]:
+    """Logits (count, K) and labels, and the generator behind them."""
+    generator = torch.Generator().manual_seed(K)
     spread = 5 * torch.rand(count, 1, generator=generator, dtype=torch.float64)
     z = torch.randn(count, K, generator=generator, dtype=torch.float64) * spread
-    target = torch.randint(K, (count,), generator=generator)
-    each = losses.create(NAMES[label], K, reduction="none", **({"label_smoothing": 0.1} if label == "LS" else {}))
+    return z, torch.randint(K, (count,), generator=generator), generator
+
+
+def _bound(label: str, K: int, count: int) -> dict[str, float]:
+    z, target, _ = _random_logits(K, count)
+    each = _loss(label, K, reduction="none")
     phi = contrastive.phi(_loss(label, K), K)
 
     def above(logits: Tensor) -> Tensor:
@@ -129,19 +129,16 @@ def _apart(places: Tensor, K: int) -> bool:
     return bool(places.max() - places.min() > 0.01 * (K - 1))
 
 
-def random_starts(cases: Sequence[Sequence[float]], focal: Sequence[Sequence[float]], starts: int) -> list[Record]:
+def random_starts(cases: Sequence[Sequence[float]], focal: Sequence[Sequence[float]], starts: int) -> Iterator[Record]:
     """The share of random starts that end at the global value.
 
     Args:
-        cases: (classes, samples of a class, c).
-        focal: the same, for focal loss alone.
-        starts: of each.
+        cases: (classes, samples per class, c).
+        focal: more cases, for focal loss only.
+        starts: per case and loss.
     """
-    rows = []
-    for label, (classes, per_class, c) in (
-        *((label, case) for case in cases for label in NAMES),
-        *(("FL", case) for case in focal),
-    ):
+    problems = [*((label, case) for case in cases for label in NAMES), *(("FL", case) for case in focal)]
+    for label, (classes, per_class, c) in problems:
         K, n = int(classes), int(per_class)
         model = _model(label, K, n, K, c)
         found = model.solve(starts=starts, tolerance=1e-8, curvature=False)
@@ -151,20 +148,18 @@ def random_starts(cases: Sequence[Sequence[float]], focal: Sequence[Sequence[flo
             "computed.share": float((gaps < REACHED).double().mean()),
             "computed.worst_gap": float(gaps.max()),
         }
-        rows.append(Record({"loss": label, "classes": str(K), "c": f"{c:g}"}, 0, 0, values))
-    return rows
+        yield Record({"loss": label, "classes": str(K), "c": f"{c:g}"}, 0, 0, values)
 
 
-def curvature(classes: Sequence[int], n: int, strength: float, logits: int) -> list[Record]:
+def curvature(classes: Sequence[int], n: int, strength: float, logits: int) -> Iterator[Record]:
     """The smallest Hessian eigenvalue at two saddles, and of focal loss in the logits where the label has p >= 0.2032.
 
     Args:
         classes: K.
-        n: samples of a class.
+        n: samples per class.
         strength: c over phi'(0), below 1.
-        logits: rows of logits, for each K.
+        logits: rows of logits per K.
     """
-    rows = []
     for K in classes:
         for label in CONTRASTIVE:
             c = strength * contrastive.phi(_loss(label, K), K).derivative(0.0)
@@ -174,16 +169,15 @@ def curvature(classes: Sequence[int], n: int, strength: float, logits: int) -> l
                 found = model.certify(*(part.double() for part in parts))
                 assert found.curvature is not None
                 values = {"computed.curvature": found.curvature.value, "computed.gradient": found.gradient_norm}
-                rows.append(Record({"loss": label, "classes": str(K), "point": point}, 0, 0, values))
+                yield Record({"loss": label, "classes": str(K), "point": point}, 0, 0, values)
         values = {"computed.logit_curvature": _logit_curvature(K, logits), "computed.logits": float(logits)}
-        rows.append(Record({"loss": "FL", "classes": str(K), "point": "logits, p >= 0.2032"}, 0, 0, values))
-    return rows
+        yield Record({"loss": "FL", "classes": str(K), "point": "logits, p >= 0.2032"}, 0, 0, values)
 
 
 def _merged(model: UnconstrainedFeatures, n: int) -> tuple[Tensor, Tensor, Tensor]:
     """The minimum among points where the first two classes share weight, features and bias.
 
-    It is critical without that restriction too: nothing changes when the two classes change places.
+    By symmetry of the two classes it is a critical point without that restriction too.
     """
     K, d = model.K, model.d
     generator = torch.Generator().manual_seed(0)
@@ -202,10 +196,7 @@ def _merged(model: UnconstrainedFeatures, n: int) -> tuple[Tensor, Tensor, Tenso
 
 def _logit_curvature(K: int, count: int) -> float:
     """The smallest eigenvalue of focal loss's Hessian over random logits whose label has 0.2032 <= p < 1."""
-    generator = torch.Generator().manual_seed(K)
-    spread = 5 * torch.rand(count, 1, generator=generator, dtype=torch.float64)
-    z = torch.randn(count, K, generator=generator, dtype=torch.float64) * spread
-    target = torch.randint(K, (count,), generator=generator)
+    z, target, generator = _random_logits(K, count)
     true = torch.zeros(count, K, dtype=torch.bool).scatter_(1, target[:, None], True)
     p = 0.2032 + 0.7968 * (1 - 1e-9) * torch.rand(count, generator=generator, dtype=torch.float64)
     p[0] = 0.2032
@@ -218,17 +209,13 @@ def _logit_curvature(K: int, count: int) -> float:
     return min(lowest)
 
 
-def focal_profile(classes: Sequence[int], weights: Sequence[float], places: int) -> list[Record]:
-    """phi(t) + c|t| of focal loss over t/(K-1), for c = weight/K and where two minima tie."""
-    rows = []
+def focal_profile(classes: Sequence[int], weights: Sequence[float], places: int) -> Iterator[Record]:
+    """phi(t) + c|t| of focal loss over t/(K-1), for c = weight/K and for the c at which two minima tie."""
     for K in classes:
         phi = contrastive.phi("focal", K)
         tie = contrastive.tie_level(K)
         for c in [*(weight / K for weight in weights), *([] if tie is None else [tie])]:
             for x in torch.linspace(-6.0, 2.0, places, dtype=torch.float64).tolist():
+                labels = {"classes": str(K), "c": f"{c:.6g}", "t / (K-1)": f"{round(x, 6) + 0.0:g}"}
                 t = x * (K - 1)
-                values = {"computed.psi": phi(t) + c * abs(t)}
-                rows.append(
-                    Record({"classes": str(K), "c": f"{c:.6g}", "t / (K-1)": f"{round(x, 6) + 0.0:g}"}, 0, 0, values)
-                )
-    return rows
+                yield Record(labels, 0, 0, {"computed.psi": phi(t) + c * abs(t)})

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from lastlayer.losses import batch_max_margin
-from lastlayer.papers.engine.claims import Verdict, above, check, exact, redrawn
+from lastlayer.papers.engine.claims import Verdict, above, check, exact, mean, redrawn
 from lastlayer.papers.engine.record import Done, on_training_samples
 from lastlayer.papers.engine.store import Observations, Record
 from lastlayer.papers.logit_separation.theory import ALIGNED, NAMES, NOT_ALIGNED
@@ -20,9 +20,8 @@ DATASETS = ("MNIST", "CIFAR-10")
 CLOSE = 1.01  # a violation within this factor of the threshold counts as just above it
 
 
-def batch_term(done: Done, plan: Placement) -> list[Record]:
+def batch_term(done: Done, plan: Placement) -> Iterator[Record]:
     """The batch's part of batch max-margin on the training set: the mean over its batches, in the order of the data."""
-    rows = []
     for run in on_training_samples(done, plan):
         logits, target, size = run.train.logits, run.train.target, run.trial.batch_size
         terms = [
@@ -30,8 +29,7 @@ def batch_term(done: Done, plan: Placement) -> list[Record]:
             for start in range(0, len(target) - size + 1, size)
         ]
         values = {"train.batch_term": float(torch.stack(terms).mean())}
-        rows.append(Record(run.labels, run.seed, run.trial.schedule.epochs, values))
-    return rows
+        yield Record(run.labels, run.seed, run.trial.schedule.epochs, values)
 
 
 @check("002-01", "logit_separation.counterexamples")
@@ -46,9 +44,8 @@ def not_aligned(computed: Observations) -> Verdict:
 @check("002-02", "logit_separation.alignment")
 def aligned(computed: Observations) -> Verdict:
     """No optimised violation is below a threshold, and each loss has one just above it."""
-    rows = computed.final()
-    sets, below = (int(sum(row[f"computed.{name}"] for row in rows)) for name in ("sets", "below"))
-    nearest = max(min(r["computed.ratio"] for r in rows if r.labels["loss"] == loss) for loss in ALIGNED)
+    sets, below = (int(sum(computed.column(f"computed.{name}"))) for name in ("sets", "below"))
+    nearest = max(min(computed.column("computed.ratio", loss=loss)) for loss in ALIGNED)
     detail = f"{below} of {sets} violating sets below the threshold; nearest {nearest:.6f} of it"
     return exact(below == 0 and nearest <= CLOSE, detail)
 
@@ -58,9 +55,12 @@ def better_on_mnist(table: Observations) -> Iterator[Verdict]:
     """All fifteen cells beat the better of the two losses that are not aligned. The hardest measure has intervals."""
     groups = [_of(table, "MNIST", loss, measure) for measure in MEASURES for loss in NAMES]
     cells = len(ALIGNED) * len(MEASURES)
-    found = _better_cells([_mean(group) for group in groups])
-    yield redrawn(lambda means: _better_cells(means) == cells, groups, f"{found} of {cells} cells better on MNIST")
-    best = max((_of(table, "MNIST", loss, "precision_at_99") for loss in NOT_ALIGNED), key=_mean)
+    yield redrawn(
+        lambda means: _better_cells(means) == cells,
+        groups,
+        lambda means: f"{_better_cells(means)} of {cells} cells better on MNIST",
+    )
+    best = max((_of(table, "MNIST", loss, "precision_at_99") for loss in NOT_ALIGNED), key=mean)
     for loss in ALIGNED:
         # paired by seed: both saw the samples in the same order
         difference = paired(_of(table, "MNIST", loss, "precision_at_99"), best)
@@ -71,20 +71,22 @@ def better_on_mnist(table: Observations) -> Iterator[Verdict]:
 def improvement(table: Observations) -> Verdict:
     """At least 80 % of the relative improvements lie between 20 and 35 %."""
     groups = [_of(table, dataset, loss, measure) for dataset in DATASETS for measure in MEASURES for loss in NAMES]
-    means = [_mean(group) for group in groups]
-    inside, over = _gains_within(means, 0.2, 0.35), _gains_within(means, 0.2, 1.0)
     total = len(DATASETS) * len(MEASURES) * len(ALIGNED)
-    detail = f"{inside} of {total} improvements in 20-35 % (80 % needed); {over} of {total} are at least 20 %"
-    return redrawn(lambda drawn: _gains_within(drawn, 0.2, 0.35) >= 0.8 * total, groups, detail)
+
+    def detail(means: Sequence[float]) -> str:
+        inside, over = _gains_within(means, 0.2, 0.35), _gains_within(means, 0.2, 1.0)
+        return f"{inside} of {total} improvements in 20-35 % (80 % needed); {over} of {total} are at least 20 %"
+
+    return redrawn(lambda means: _gains_within(means, 0.2, 0.35) >= 0.8 * total, groups, detail)
 
 
 @check("002-05", "logit_separation.table1")
 def accuracy_kept(table: Observations) -> Iterator[Verdict]:
     """The accuracy of each aligned loss is less than 0.2 points below that of cross-entropy."""
     for dataset in DATASETS:
-        baseline = _points(table, dataset, "CE")
+        baseline = _of(table, dataset, "CE", "accuracy%")
         for loss in ALIGNED:
-            yield above(welch(_points(table, dataset, loss), baseline), -0.2, f"{loss} on {dataset}")
+            yield above(welch(_of(table, dataset, loss, "accuracy%"), baseline), -0.2, f"{loss} on {dataset}")
 
 
 @check("002-06", "logit_separation.table1")
@@ -93,9 +95,8 @@ def as_good_as_all_logits(table: Observations) -> Iterator[Verdict]:
     for dataset in DATASETS:
         groups = [_of(table, dataset, ALL_LOGITS, "probability_auprc")]
         groups += [_of(table, dataset, loss, "auprc") for loss in ALIGNED]
-        good = _as_good([_mean(group) for group in groups])
-        detail = f"{dataset}: {good} of {len(ALIGNED)}, 3 needed"
-        yield redrawn(lambda means: _as_good(means) >= 3, groups, detail)
+        good = _as_good([mean(group) for group in groups])
+        yield redrawn(lambda means: _as_good(means) >= 3, groups, f"{dataset}: {good} of {len(ALIGNED)}, 3 needed")
 
 
 @check("002-07", "logit_separation.table1_imagenet")
@@ -103,7 +104,7 @@ def many_classes(table: Observations) -> Iterator[Verdict]:
     """On every data set, batch cross-entropy misses a fifth less than cross-entropy, and certainly less."""
     for dataset in table.points("dataset"):
         both = [_of(table, dataset, loss, "auprc") for loss in ("batch CE", "CE")]
-        gain = 1 - (1 - _mean(both[0])) / (1 - _mean(both[1]))
+        gain = 1 - (1 - mean(both[0])) / (1 - mean(both[1]))
         yield above(welch(*both), what=f"AUPRC on {dataset}")
         yield redrawn(lambda m: 1 - m[0] < 0.8 * (1 - m[1]), both, f"relative improvement {gain:.3f}")
 
@@ -133,16 +134,7 @@ def _of(table: Observations, dataset: str, loss: str, measure: str) -> dict[int,
     return table.values(f"test.{measure}", dataset=dataset, loss=loss)
 
 
-def _points(table: Observations, dataset: str, loss: str) -> dict[int, float]:
-    """Accuracy in percentage points."""
-    return {seed: 100 * value for seed, value in _of(table, dataset, loss, "accuracy").items()}
-
-
-def _mean(values: Mapping[int, float]) -> float:
-    return sum(values.values()) / len(values)
-
-
-# The following take the means of each loss of NAMES, for one cell (data set and measure) after the other.
+# The following functions take the means of all losses of NAMES, for one cell (data set and measure) after the other.
 
 
 def _cells(means: Sequence[float]) -> Iterator[tuple[Sequence[float], Sequence[float]]]:

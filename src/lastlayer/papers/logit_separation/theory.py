@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -25,31 +25,27 @@ NOT_ALIGNED = {label: name for label, name in NAMES.items() if label not in ALIG
 LARGEST_STEP = 1 << 18  # logits moved at once
 
 
-def counterexamples(exponents: Sequence[int]) -> list[Record]:
-    """Loss and gap of the two samples of section 3, for a loss of at most 10^-exponent; in float64."""
-    rows = []
+def counterexamples(exponents: Sequence[int]) -> Iterator[Record]:
+    """Loss and gap of the two samples of section 3, for a loss of at most 10^-exponent, in float64."""
     for label, name in NOT_ALIGNED.items():
         for exponent in exponents:
             found = alignment.counterexample(name, 10.0**-exponent)
             loss = losses.create(name, 2, reduction="sum")(found.logits, found.target)
             gap = tasks.logit_separation(found.logits, found.target).gap
             values = {"computed.loss": float(loss), "computed.gap": float(gap)}
-            rows.append(Record({"loss": label, "epsilon": f"1e-{exponent}"}, 0, 0, values))
-    return rows
+            yield Record({"loss": label, "epsilon": f"1e-{exponent}"}, 0, 0, values)
 
 
-def search_violations(sets: int, steps: int, shapes: Sequence[Sequence[int]]) -> list[Record]:
+def search_violations(sets: int, steps: int, shapes: Sequence[Sequence[int]]) -> Iterator[Record]:
     """Minimise each aligned loss over logit sets that violate separation, from many random starts.
 
-    Args:
-        sets: starts for each loss, shared evenly by the shapes.
-        steps: of Adam.
-        shapes: (classes, samples) of a set; of a batch for the losses that couple one.
+    A row per loss and shape says how many sets ended below the threshold, and the least loss over the threshold.
 
-    Returns:
-        For each loss and shape how many of the sets ended below the threshold, and the least loss over the threshold.
+    Args:
+        sets: starts per loss, split evenly between the shapes.
+        steps: of Adam.
+        shapes: (classes, samples) of a set, or of a batch if the loss couples its samples.
     """
-    rows = []
     for label, name in ALIGNED.items():
         for seed, (classes, samples) in enumerate(shapes):
             limit = alignment.threshold(name, num_classes=classes, batch_size=samples)
@@ -67,8 +63,7 @@ def search_violations(sets: int, steps: int, shapes: Sequence[Sequence[int]]) ->
                 "computed.ratio": least / limit.value,
                 "computed.threshold": limit.value,
             }
-            rows.append(Record({"loss": label, "classes": str(classes), "samples": str(samples)}, 0, 0, values))
-    return rows
+            yield Record({"loss": label, "classes": str(classes), "samples": str(samples)}, 0, 0, values)
 
 
 def _excess(name: str, logits: Tensor, target: Tensor, *, infimum: float, couples: str) -> Tensor:
@@ -84,7 +79,7 @@ def _excess(name: str, logits: Tensor, target: Tensor, *, infimum: float, couple
 def _minimise(
     excess: Callable[[Tensor, Tensor], Tensor], sets: int, samples: int, classes: int, steps: int, seed: int
 ) -> Tensor:
-    """The excess of each set after Adam, one false logit of each held at or above one true logit."""
+    """The excess of each set after Adam. In each set one false logit is kept at or above one true logit."""
     generator = torch.Generator().manual_seed(seed)
     target = torch.randint(classes, (sets, samples), generator=generator)
     low, high = (torch.randint(samples, (sets,), generator=generator) for _ in range(2))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
-from lastlayer.papers.engine.claims import Verdict, above, all_of, check, exact, redrawn
+from lastlayer.papers.engine.claims import Verdict, above, all_of, check, exact, mean, redrawn
 from lastlayer.papers.engine.record import Done
 from lastlayer.papers.engine.store import NotRunError, Observations, Record
-from lastlayer.papers.normalized_scaling.growth import (
+from lastlayer.papers.normalized_scaling.theory import (
+    CLASSES,
+    LOSSES,
     TOLERANCES,
     Collapsing,
     check_run,
@@ -22,7 +24,6 @@ from lastlayer.papers.normalized_scaling.growth import (
     network_times,
     sphere_times,
 )
-from lastlayer.papers.normalized_scaling.theory import CLASSES, LOSSES
 from lastlayer.reports.statistics import Difference, paired, sign_test, welch
 from lastlayer.runners import Placement
 from lastlayer.theory.minima import normalized_binary_cross_entropy
@@ -33,22 +34,19 @@ ON_THE_LINES = ("positive_mean", "positive_std", "negative_mean", "negative_std"
 THRESHOLDS = {"accuracy": 0.9975, "compactness": 0.9975, "separability": 0.5525}  # Figs 14 and 15
 OPEN_SET = ("accuracy", "auroc", "oscr", "probability_auroc", "probability_oscr")
 
-Values = Mapping[int, float]
 Labels = dict[str, str]
 
 # What is measured on finished runs
 
 
-def first_epochs(done: Done, plan: Placement) -> list[Record]:
+def first_epochs(done: Done, plan: Placement) -> Iterator[Record]:
     """First epochs that reach the thresholds of Figs 14 and 15 and the tolerances of Eq. 217; infinite if none does."""
-    rows = []
     for labels, seed, folder in done:
         history = folder.result()["history"]
         values = {f"train.epochs_to_{name}": _first(history, name, least) for name, least in THRESHOLDS.items()}
         for tolerance in TOLERANCES:
             values[f"train.epochs_to_{tolerance:g}"] = _first(history, "collapse_gap", tolerance)
-        rows.append(Record(labels, seed, int(history[-1]["epoch"]), values))
-    return rows
+        yield Record(labels, seed, int(history[-1]["epoch"]), values)
 
 
 def _first(history: Sequence[Mapping[str, Any]], name: str, bound: float) -> float:
@@ -56,15 +54,13 @@ def _first(history: Sequence[Mapping[str, Any]], name: str, bound: float) -> flo
     return next((float(one["epoch"]) for one in history if sign * one["train"][name] >= sign * bound), math.inf)
 
 
-def over_splits(done: Done, plan: Placement) -> list[Record]:
+def over_splits(done: Done, plan: Placement) -> Iterator[Record]:
     """The splits of an open set once more, as the seeds of one line, so that they have a mean and can be paired."""
-    rows = []
     for labels, seed, folder in done:
         last = folder.result()["history"][-1]
         values = {f"test.{name}": last["test"][name] for name in OPEN_SET if name in last["test"]}
         place = 1000 * seed + int(labels["split"])  # so that further seeds of a split do not replace the first
-        rows.append(Record({**labels, "split": "all"}, place, int(last["epoch"]), values))
-    return rows
+        yield Record({**labels, "split": "all"}, place, int(last["epoch"]), values)
 
 
 # Theory, collapse and biases
@@ -73,12 +69,10 @@ def over_splits(done: Done, plan: Placement) -> list[Record]:
 @check("003-01", f"{PAPER}.minima")
 def minima(computed: Observations) -> Verdict:
     """Numerical minima at the closed forms, BCE's bias at b*, and CE blind to a common bias."""
-    rows = computed.final()
-    gap = max(row["minimum.gap"] for row in rows)
-    bias = max(row["minimum.bias_error"] for row in rows if row.labels["loss"] == "BCE")
-    shift = max(row["minimum.shift"] for row in rows if row.labels["loss"] == "CE")
+    gaps, bias = computed.column("minimum.gap"), max(computed.column("minimum.bias_error", loss="BCE"))
+    gap, shift = max(gaps), max(computed.column("minimum.shift", loss="CE"))
     holds = gap < 1e-10 and bias < 1e-6 and shift < 1e-10
-    return exact(holds, f"{len(rows)} problems: gap {gap:.2g}, |b - b*| {bias:.2g}, CE under a common bias {shift:.2g}")
+    return exact(holds, f"{len(gaps)} problems: gap {gap:.2g}, |b - b*| {bias:.2g}, CE under a common bias {shift:.2g}")
 
 
 def _collapse_arms(cnn: Observations, vit: Observations) -> Iterator[tuple[Observations, Labels]]:
@@ -95,7 +89,7 @@ def collapse(cnn: Observations, vit: Observations) -> Verdict:
     for observed, arm in _collapse_arms(cnn, vit):
         for loss in LOSSES:
             found = {name: observed.values(f"train.{name}", loss=loss, **arm) for name in COLLAPSE}
-            worst = {name: max(worst[name], _mean(found[name])) for name in COLLAPSE}
+            worst = {name: max(worst[name], mean(found[name])) for name in COLLAPSE}
             parts.append(redrawn(lambda m: m[0] < 0.05 and max(m[1:]) < 0.1, found.values(), f"{_spell(arm)} {loss}"))
     return _holding(parts, f"worst {', '.join(f'{name} {value:.3g}' for name, value in worst.items())}")
 
@@ -110,11 +104,15 @@ def faster(cnn: Observations, vit: Observations) -> Verdict:
             for seed in sorted(seeds[0] & seeds[1]):
                 ce, bce = (_area(observed.curve(f"train.{name}", seed, loss=loss, **arm)) for loss in LOSSES)
                 differences.setdefault(f"{name} {arm['optimizer']}", []).append(bce - ce)
-    means = {pair: float(np.mean(values)) for pair, values in differences.items()}
-    said = ", ".join(f"{pair} {mean:+.3g}" for pair, mean in means.items())
-    lower = sum(mean < 0 for mean in means.values())
-    detail = f"area of BCE - CE: {said}: {lower} of 6 lower, 5 needed"
-    return redrawn(lambda drawn: sum(mean < 0 for mean in drawn) >= 5, differences.values(), detail)
+
+    def lower(means: Sequence[float]) -> int:
+        return sum(one < 0 for one in means)
+
+    def detail(means: Sequence[float]) -> str:
+        said = ", ".join(f"{pair} {one:+.3g}" for pair, one in zip(differences, means, strict=True))
+        return f"area of BCE - CE: {said}: {lower(means)} of 6 lower, 5 needed"
+
+    return redrawn(lambda means: lower(means) >= 5, differences.values(), detail)
 
 
 def _area(curve: Mapping[int, float]) -> float:
@@ -136,10 +134,9 @@ def biases(sweeps: Observations, five: Observations) -> Verdict:
                     # the measured bias is added to the scores; the paper subtracts its own
                     off = [abs(-b - aims[loss]) for b in observed.values("train.bias_mean", **cell).values()]
                     worst[loss] = max(worst[loss], *off)
-    detail = (
-        f"worst |b - initial| of CE {worst['CE']:.3g} (0.01 allowed), |b - b*| of BCE {worst['BCE']:.3g} (0.05 allowed)"
-    )
-    return exact(worst["CE"] < 0.01 and worst["BCE"] < 0.05, detail)
+    kept, reached = worst.values()
+    detail = f"worst |b - initial| of CE {kept:.3g} (0.01 allowed), |b - b*| of BCE {reached:.3g} (0.05 allowed)"
+    return exact(kept < 0.01 and reached < 0.05, detail)
 
 
 # The sweep of scales
@@ -150,7 +147,7 @@ def very_large_scale(sweep: Observations) -> Iterator[Verdict]:
     """At scale 64, A >= 99.9 with E_com and E_sep well below those at scale 8."""
     for arm in sweep.combinations("optimizer", "loss"):
         accuracy = sweep.values("train.accuracy", gamma="64", **arm)
-        yield redrawn(lambda m: m[0] >= 0.999, [accuracy], f"{_spell(arm)}: A {100 * _mean(accuracy):.2f}")
+        yield redrawn(lambda m: m[0] >= 0.999, [accuracy], f"{_spell(arm)}: A {100 * mean(accuracy):.2f}")
         for name, margin in (("compactness", 0.05), ("separability", 0.1)):
             low, high = (sweep.values(f"train.{name}", gamma=gamma, **arm) for gamma in ("64", "8"))
             yield _beyond(welch(high, low), margin, f"{name} 8 - 64")
@@ -162,7 +159,7 @@ def very_small_scale(sweep: Observations) -> Iterator[Verdict]:
     for arm in sweep.combinations("optimizer", "loss"):
         biased, unbiased = (sweep.values(f"train.{name}accuracy", gamma="0.1", **arm) for name in ("", "unbiased_"))
         yield _beyond(paired(unbiased, biased), 0.0, f"{_spell(arm)}: A* - A")
-        yield redrawn(lambda m: m[0] < 0.95, [unbiased], f"A* {100 * _mean(unbiased):.2f}")
+        yield redrawn(lambda m: m[0] < 0.95, [unbiased], f"A* {100 * mean(unbiased):.2f}")
         for name in ("compactness", "separability"):
             low, high = (sweep.values(f"train.{name}", gamma=gamma, **arm) for gamma in ("64", "0.1"))
             yield _beyond(welch(high, low), 0.0, f"{name} 0.1 - 64")
@@ -172,12 +169,11 @@ def very_small_scale(sweep: Observations) -> Iterator[Verdict]:
 def moderate_scale(sweep: Observations) -> Verdict:
     """At scales 4 and 8 the scores lie on the theory's lines, A >= 99.9 and E_com > 0.95."""
     parts = []
-    for arm in sweep.combinations("optimizer", "loss"):
-        for scale in (4.0, 8.0):
-            found = [sweep.values(f"train.{name}", gamma=f"{scale:g}", **arm) for name in ON_THE_LINES]
-            wrong = _off_the_lines(scale, [_mean(values) for values in found])
-            detail = f"{_spell(arm)} {scale:g}" + (f" ({', '.join(wrong)})" if wrong else "")
-            parts.append(redrawn(functools.partial(_on_the_lines, scale), found, detail))
+    for arm, scale in itertools.product(sweep.combinations("optimizer", "loss"), (4.0, 8.0)):
+        found = [sweep.values(f"train.{name}", gamma=f"{scale:g}", **arm) for name in ON_THE_LINES]
+        wrong = _off_the_lines(scale, [mean(values) for values in found])
+        detail = f"{_spell(arm)} {scale:g}" + (f" ({', '.join(wrong)})" if wrong else "")
+        parts.append(redrawn(functools.partial(_on_the_lines, scale), found, detail))
     return _holding(parts, "loss and scale")
 
 
@@ -208,7 +204,7 @@ def better_features(sweep: Observations) -> Verdict:
             ce, bce = (sweep.values("train.compactness", gamma=gamma, loss=loss, **arm) for loss in LOSSES)
             parts.append(_beyond(welch(bce, ce), 0.0, f"E_com {_spell(arm)} {gamma}"))
             ce, bce = (sweep.values("train.separability", gamma=gamma, loss=loss, **arm) for loss in LOSSES)
-            separate.append(_mean(bce) > _mean(ce))
+            separate.append(mean(bce) > mean(ce))
     found = all_of(parts)
     return found.but(found.outcome, f"; E_sep higher in {sum(separate)} of {len(separate)}")
 
@@ -218,9 +214,7 @@ def critical_conditions(sweep: Observations) -> Iterator[Verdict]:
     """At scales 32 and 64 every sample of CE meets condition I, and every one of BCE condition II."""
     for arm in sweep.combinations("optimizer", "loss"):
         for gamma in ("32", "64"):
-            one, two = (
-                min(sweep.values(f"train.condition_{which}", gamma=gamma, **arm).values()) for which in ("one", "two")
-            )
+            one, two = (min(sweep.column(f"train.condition_{which}", gamma=gamma, **arm)) for which in ("one", "two"))
             holds = (one if arm["loss"] == "CE" else two) == 1.0
             yield exact(holds, f"{_spell(arm)} {gamma}: I {one:.5g}, II {two:.5g}")
 
@@ -261,26 +255,24 @@ def _growth(
 
 @check("003-12", f"{PAPER}.table2")
 def long_tail(table: Observations) -> Iterator[Verdict]:
-    """BCE above CE in balanced test accuracy at every imbalance. Logit adjustment is told beside it."""
+    """BCE above CE in balanced test accuracy at every imbalance. The detail also gives logit adjustment."""
     if missing := {"10", "50", "100"} - set(table.points("imbalance")):
         raise NotRunError(f"{table.artifact} ({table.size}): imbalance {', '.join(sorted(missing))} was not run")
     for cell in table.combinations("dataset", "model", "imbalance"):
         ce, bce, adjusted = (table.values("test.accuracy", loss=loss, **cell) for loss in (*LOSSES, "LA"))
         found = above(welch(bce, ce), 0.0, f"{_spell(cell)}:")
-        yield found.but(found.outcome, f" (LA {_mean(adjusted) - _mean(ce):+.4g})")
+        yield found.but(found.outcome, f" (LA {mean(adjusted) - mean(ce):+.4g})")
 
 
 @check("003-13", f"{PAPER}.table10")
 def open_set(table: Observations) -> Iterator[Verdict]:
     """With a bias, BCE above CE in AUROC and OSCR, paired over splits: a sign test and a 95 % interval."""
-    for dataset in table.points("dataset"):
-        for bias in ("0", "5", "10"):
-            for measure in ("auroc", "oscr"):
-                ce, bce = (_of_splits(table, measure, dataset=dataset, bias=bias, loss=loss) for loss in LOSSES)
-                found = above(paired(bce, ce), 0.0, f"{dataset} {bias} {measure}:")
-                signs = sign_test(bce[split] - ce[split] for split in bce.keys() & ce.keys())
-                refuted = found.outcome == "reproduced" and signs > 0.05
-                yield found.but("inconclusive", f", sign test {signs:.3f}") if refuted else found
+    for dataset, bias, measure in itertools.product(table.points("dataset"), ("0", "5", "10"), ("auroc", "oscr")):
+        ce, bce = (_of_splits(table, measure, dataset=dataset, bias=bias, loss=loss) for loss in LOSSES)
+        found = above(paired(bce, ce), 0.0, f"{dataset} {bias} {measure}:")
+        signs = sign_test(bce[split] - ce[split] for split in bce.keys() & ce.keys())
+        refuted = found.outcome == "reproduced" and signs > 0.05
+        yield found.but("inconclusive", f", sign test {signs:.3f}") if refuted else found
 
 
 @check("003-14", f"{PAPER}.table10")
@@ -293,7 +285,7 @@ def without_bias(table: Observations) -> Iterator[Verdict]:
         yield above(paired(other, bare), 0.0, f"{dataset}: CE - BCE without bias")
 
 
-def _of_splits(table: Observations, measure: str, **labels: str) -> Values:
+def _of_splits(table: Observations, measure: str, **labels: str) -> dict[int, float]:
     return table.values(f"test.{measure}", split="all", **labels)
 
 
@@ -302,11 +294,10 @@ def final_relu(table: Observations) -> Iterator[Verdict]:
     """With a final ReLU the mean positive score is below 0.98 of the scale; without, at least 0.99 of it."""
     for arm in table.combinations("optimizer", "loss"):
         groups = [
-            [score / 8 for score in table.values("train.positive_mean", relu=relu, **arm).values()]
+            [score / 8 for score in table.column("train.positive_mean", relu=relu, **arm)]
             for relu in ("with", "without")
         ]
-        kept, without = (sum(group) / len(group) for group in groups)
-        detail = f"{_spell(arm)}: s+ / gamma {kept:.4f} with, {without:.4f} without"
+        detail = f"{_spell(arm)}: s+ / gamma {mean(groups[0]):.4f} with, {mean(groups[1]):.4f} without"
         yield redrawn(lambda means: means[0] < 0.98 and means[1] >= 0.99, groups, detail)
 
 
@@ -315,11 +306,10 @@ def spread_biases(table: Observations) -> Iterator[Verdict]:
     """At scale 8 and bias variances 1, 4 and 6 both scores spread less under BCE: sign test over variance and seed."""
     for sign in ("positive", "negative"):
         differences = []
-        for arm in table.combinations("optimizer"):
-            for variance in ("1", "4", "6"):
-                cell = {"gamma": "8", "variance": variance, **arm}
-                ce, bce = (table.values(f"train.{sign}_std", loss=loss, **cell) for loss in LOSSES)
-                differences += [ce[seed] - bce[seed] for seed in sorted(ce.keys() & bce.keys())]
+        for arm, variance in itertools.product(table.combinations("optimizer"), ("1", "4", "6")):
+            cell = {"gamma": "8", "variance": variance, **arm}
+            ce, bce = (table.values(f"train.{sign}_std", loss=loss, **cell) for loss in LOSSES)
+            differences += [ce[seed] - bce[seed] for seed in sorted(ce.keys() & bce.keys())]
         better, worse = sign_test(differences), sign_test(-d for d in differences)
         lower = sum(d > 0 for d in differences)
         detail = f"{sign} std lower for BCE in {lower} of {len(differences)}, p {better:.3g}"
@@ -338,11 +328,6 @@ def balanced(table: Observations) -> Iterator[Verdict]:
         yield above(paired(by_loss["BCE"], by_loss["CE"]), -0.003, f"{dataset}: BCE - CE")
 
 
-def _mean(values: Values) -> float:
-    """Over seeds."""
-    return float(np.mean(list(values.values())))
-
-
 def _beyond(difference: Difference, margin: float, what: str) -> Verdict:
     """Whether a difference exceeds a margin: by its interval, or plainly if there is only one seed."""
     if min(difference.count) >= 2:
@@ -357,10 +342,8 @@ def _spell(arm: Mapping[str, str]) -> str:
 
 def _holding(parts: Sequence[Verdict], what: str) -> Verdict:
     """Reproduced if every cell is. Names the cells that are not, or not clearly."""
-    others = []
-    held = len(parts)
+    said = [f"{what}: {sum(part.outcome == 'reproduced' for part in parts)} of {len(parts)} hold"]
     for outcome, word in (("not reproduced", "not"), ("inconclusive", "not clearly")):
         if cells := [part.detail for part in parts if part.outcome == outcome]:
-            others.append(f"{word} {', '.join(cells)}")
-            held -= len(cells)
-    return Verdict(all_of(parts).outcome, "; ".join([f"{what}: {held} of {len(parts)} hold", *others]))
+            said.append(f"{word} {', '.join(cells)}")
+    return Verdict(all_of(parts).outcome, "; ".join(said))

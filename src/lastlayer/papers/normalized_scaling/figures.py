@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from lastlayer.papers.engine.artifact import artifact
 from lastlayer.papers.engine.figure import named
 from lastlayer.papers.engine.store import Observations, Record
-from lastlayer.papers.normalized_scaling.growth import means, network_times, part, sphere_times
-from lastlayer.papers.normalized_scaling.theory import CLASSES
-from lastlayer.reports.pictures import LINEAR, LOG
+from lastlayer.papers.normalized_scaling.theory import CLASSES, means, network_times, part, sphere_times
+from lastlayer.reports.pictures import LINEAR, LOG, new_figure
 from lastlayer.theory.minima import normalized_binary_cross_entropy
 from lastlayer.theory.scaling import fit_exponential, fit_inverse
 
@@ -25,19 +24,20 @@ CURVE_POINTS = 100
 
 
 def scores(observations: Observations) -> Any:
-    """Mean and spread over samples of both scores and of the biases, a panel for each arm; lines are their values at
-    collapse (gamma, -gamma/(K-1) and, for BCE, b*)."""
+    """Mean and spread over samples of both scores and of the biases, with one panel per arm.
+
+    Lines are their values at collapse: gamma, -gamma/(K-1) and, for BCE, b*.
+    """
     from plotly.graph_objects import Scatter
-    from plotly.subplots import make_subplots
 
     figure = artifact(observations.artifact).figure or {}
     x = str(figure["x"])
     panels: dict[str, list[Record]] = {}
     for row in observations.final():
-        title = ", ".join(named(axis, label) for axis, label in row.labels.items() if axis != x)
-        panels.setdefault(title, []).append(row)
+        panels.setdefault(", ".join(named(row.labels, x)), []).append(row)
     rows = math.ceil(len(panels) / 2)
-    chart = make_subplots(rows, 2, subplot_titles=list(panels), vertical_spacing=0.25 / rows)
+    title = f"{observations.artifact}: points and bars over training samples, lines at collapse"
+    chart = new_figure(title, list(panels), rows, vertical_spacing=0.25 / rows)
     for number, (title, found) in enumerate(panels.items()):
         where = {"row": number // 2 + 1, "col": number % 2 + 1}
         first = number == 0
@@ -62,11 +62,7 @@ def scores(observations: Observations) -> Any:
                 )
     chart.update_xaxes(**(LOG if x == "gamma" else LINEAR))
     chart.update_xaxes(title=x, row=rows)
-    chart.update_layout(
-        title=f"{observations.artifact}: points and bars over training samples, lines at collapse",
-        template="plotly_white",
-        height=320 * rows,
-    )
+    chart.update_layout(height=320 * rows)
     return chart
 
 
@@ -84,12 +80,13 @@ def _at_collapse(rows: Sequence[Record], x: str, quantity: str) -> tuple[list[fl
 
 def fits(observations: Observations) -> Any:
     """Times until collapse by scale with the fits a/gamma + c of small scales and a exp(k gamma) + c of large ones."""
-    from plotly.graph_objects import Figure, Scatter
+    from plotly.graph_objects import Scatter
 
-    chart = Figure()
+    chart = new_figure(f"{observations.artifact}: times until collapse")
     units = []
+    on_sphere = "sphere.time" in observations.rows[0].values
     for small in (True, False):
-        found = sphere_times(observations) if _is_sphere(observations) else network_times(observations, small=small)
+        found = sphere_times(observations) if on_sphere else network_times(observations, small=small)
         if found is None:
             continue
         units.append(found.unit)
@@ -117,10 +114,4 @@ def fits(observations: Observations) -> Any:
             )
     chart.update_xaxes(title="gamma", **LOG)
     chart.update_yaxes(title=" and ".join(dict.fromkeys(units)), **LOG)
-    chart.update_layout(title=f"{observations.artifact}: times until collapse", template="plotly_white")
     return chart
-
-
-def _is_sphere(observations: Observations) -> bool:
-    values: Mapping[str, float] = observations.rows[0].values
-    return "sphere.time" in values

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from lastlayer.losses import default_tau
-from lastlayer.papers.engine.claims import Outcome, Verdict, above, all_of, check, equivalent, exact, redrawn
+from lastlayer.papers.engine.claims import Outcome, Verdict, above, all_of, check, equivalent, exact, mean, redrawn
 from lastlayer.papers.engine.store import NotRunError, Observations
-from lastlayer.reports.statistics import Difference, holm_above, paired, spearman, welch
+from lastlayer.reports.statistics import Difference, holm_above, paired, spearman, spread, welch
 
 SIGNIFICANT = 0.025  # one-sided, as in a 95 % interval
 CLASSES = {
@@ -22,8 +22,7 @@ SCORES = {"CoLA": "test.matthews", "MRPC": "test.f1", "QQP": "test.f1"}  # the o
 
 
 def _accuracy(observed: Observations, **labels: str) -> dict[int, float]:
-    """Test accuracy by seed."""
-    return {seed: 100 * value for seed, value in observed.values("test.accuracy", **labels).items()}
+    return observed.values("test.accuracy%", **labels)
 
 
 def _cifar10(table: Observations, loss: str, model: str = "ResNet-20") -> dict[int, float]:
@@ -35,9 +34,7 @@ def sln_beats_ce(table: Observations) -> Verdict:
     """SLN above CE, with at least five seeds each."""
     sln, ce = (_cifar10(table, loss) for loss in ("SLN", "CE"))
     verdict = above(welch(sln, ce), 0.0, "SLN - CE (published +0.77)")
-    if min(len(sln), len(ce)) < 5:
-        return verdict.but("inconclusive", "; five needed")
-    return verdict
+    return verdict.but("inconclusive", "; five needed") if min(len(sln), len(ce)) < 5 else verdict
 
 
 @check("000-02", "sln.table1")
@@ -117,18 +114,19 @@ def gamma_range(sweep: Observations) -> Verdict:
     if len(good) < 3 or len(values) < 11 or min(len(one) for one in values.values()) < 2:
         return Verdict("inconclusive", f"two seeds of eleven gammas are needed, {len(values)} gammas are there")
 
+    errors = {gamma: spread([*one.values()])[1] / math.sqrt(len(one)) for gamma, one in values.items()}
+
     def outside(means: Sequence[float]) -> list[str]:
-        """Gammas out of the range that are above it; also the best gamma, if it is not in the range."""
+        """Gammas outside the range that are above its mean, and the best gamma if it is outside."""
         by_gamma = dict(zip(values, means, strict=True))
         middle = sum(by_gamma[gamma] for gamma in good) / len(good)
-        better = {gamma for gamma in values if middle < by_gamma[gamma] - _error(values[gamma])}
+        better = {gamma for gamma in values if middle < by_gamma[gamma] - errors[gamma]}
         return sorted((better | {max(by_gamma, key=lambda gamma: by_gamma[gamma])}) - set(good))
 
-    means = {gamma: _mean(one) for gamma, one in values.items()}
-    middle, best = sum(means[gamma] for gamma in good) / len(good), max(means, key=lambda gamma: means[gamma])
-    detail = f"mean of [0.6, 0.8] {middle:.2f}, best gamma {best} with {means[best]:.2f}"
-    if wrong := outside(list(means.values())):
-        detail += f", above the range: {', '.join(wrong)}"
+    means = {gamma: mean(one) for gamma, one in values.items()}
+    best, wrong = max(means, key=lambda gamma: means[gamma]), outside(list(means.values()))
+    detail = f"mean of [0.6, 0.8] {mean([means[gamma] for gamma in good]):.2f}, best gamma {best}"
+    detail += f" with {means[best]:.2f}" + (f", above the range: {', '.join(wrong)}" if wrong else "")
     return redrawn(lambda m: not outside(m), values.values(), detail)
 
 
@@ -162,14 +160,13 @@ def sln_is_most_compact(models: Observations) -> Iterator[Verdict]:
 @check("000-12", "sln.theorem1")
 def decomposition(computed: Observations) -> Verdict:
     """Errors at the level of rounding, and every coefficient positive."""
-    rows = computed.final()
-    error, cosine = (max(row[f"theory.{name}"] for row in rows) for name in ("decomposition_error", "ln_cosine"))
-    least = min(row["theory.smallest_coefficient"] for row in rows)
-    cases = int(sum(row["theory.cases"] for row in rows))
+    error, cosine = (max(computed.column(f"theory.{name}")) for name in ("decomposition_error", "ln_cosine"))
+    least = min(computed.column("theory.smallest_coefficient"))
+    cases = int(sum(computed.column("theory.cases")))
     return exact(
         error < 1e-10 and least > 0 and cosine < 1e-12,
         f"worst error {error:.1e}, smallest c {least:.1e}, worst cosine with x - x* {cosine:.1e}, {cases} cases, "
-        f"{', '.join(row.labels['classes'] for row in rows)} classes",
+        f"{', '.join(row.labels['classes'] for row in computed.final())} classes",
     )
 
 
@@ -199,12 +196,10 @@ def glue(table: Observations) -> Verdict:
     model = _other_than("BERT-LARGE", "model", table)
     differences = {}
     for task in table.points("task"):
-        measure = SCORES.get(task, "test.accuracy")
-        sln, ce = (
-            {seed: 100 * value for seed, value in table.values(measure, model=model, task=task, loss=loss).items()}
-            for loss in ("SLN", "CE")
+        measure = f"{SCORES.get(task, 'test.accuracy')}%"
+        differences[task] = paired(
+            *(table.values(measure, model=model, task=task, loss=loss) for loss in ("SLN", "CE"))
         )
-        differences[task] = paired(sln, ce)
     return _all_above(differences, f"{model}, SLN - CE on ")
 
 
@@ -231,9 +226,8 @@ def _all_above(differences: Mapping[str, Difference], what: str) -> Verdict:
 
 def _other_than(point: str, axis: str, observed: Observations) -> str:
     """The first point of an axis that is not this one."""
-    for name in observed.points(axis):
-        if name != point:
-            return name
+    if others := [name for name in observed.points(axis) if name != point]:
+        return others[0]
     raise NotRunError(f"{observed.artifact} ({observed.size}): no {axis} other than {point} was run")
 
 
@@ -241,15 +235,8 @@ def _best(observed: Observations, among: Sequence[str], what: str, axis: str, **
     """Whether the point of an axis with the highest mean accuracy is one of some points."""
     values = {point: _accuracy(observed, **{axis: point}, **labels) for point in observed.points(axis)}
     points = list(values)
-    best = max(points, key=lambda point: _mean(values[point]))
-    return redrawn(lambda means: points[means.index(max(means))] in among, values.values(), f"{what} {best}")
 
+    def best(means: Sequence[float]) -> str:
+        return points[means.index(max(means))]
 
-def _mean(values: Mapping[int, float]) -> float:
-    return sum(values.values()) / len(values)
-
-
-def _error(values: Mapping[int, float]) -> float:
-    """Standard error of the mean."""
-    mean = _mean(values)
-    return math.sqrt(sum((v - mean) ** 2 for v in values.values()) / (len(values) - 1) / len(values))
+    return redrawn(lambda means: best(means) in among, values.values(), lambda means: f"{what} {best(means)}")

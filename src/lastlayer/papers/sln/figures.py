@@ -1,25 +1,23 @@
-"""Figures of paper 000 that are no line charts: Figure 1, and the dynamics of Figures 2 to 5 as an animation."""
+"""Figures of paper 000 that are not line charts: Figure 1, and the dynamics of Figures 2 to 5 as an animation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from lastlayer.papers.engine.store import Observations
 from lastlayer.papers.sln.theory import TOY_LOSSES, toy
+from lastlayer.reports.pictures import COLOURS, new_figure
 
-COLOURS = ("#1f77b4", "#d62728")
 FRAMES = 41
 
 
 def fig1(observations: Observations) -> Any:
-    """Test accuracy against the logit difference, a panel for each gamma and a colour for each network."""
+    """Test accuracy against the logit difference, with one panel per gamma and one colour per network."""
     from plotly.graph_objects import Scatter
-    from plotly.subplots import make_subplots
 
     panels = {"0.5": "logit_difference_50", "0.7": "logit_difference", "1": "logit_difference_100"}
-    titles = [f"gamma {gamma}" for gamma in panels]
-    chart = make_subplots(1, len(panels), shared_yaxes=True, subplot_titles=titles)
+    title = "sln.fig1: accuracy against the normalised logit difference"
+    chart = new_figure(title, [f"gamma {gamma}" for gamma in panels], shared_yaxes=True)
     names = observations.points("model")
     for place, name in enumerate(names):
         rows = [row for row in observations.final() if row.labels["model"] == name]
@@ -34,21 +32,21 @@ def fig1(observations: Observations) -> Any:
                 marker={"color": f"hsl({360 * place // len(names)}, 60%, 45%)"},
             )
             chart.add_trace(trace, 1, column)
-    chart.update_xaxes(title="logit difference, mean over test samples", col=2)  # one for all: three overlap
+    chart.update_xaxes(
+        title="logit difference, mean over test samples", col=2
+    )  # one title for all panels: three would overlap
     chart.update_yaxes(title="test accuracy, %", col=1)
-    chart.update_layout(title="sln.fig1: accuracy against the normalised logit difference", template="plotly_white")
     return chart
 
 
 def dynamics(observations: Observations) -> Any:
     """The points of seed 0 moving under the three losses with fixed weights, at the largest tau and for all steps run.
 
-    It opens at the end, which is what a still picture of it shows; play starts it from the beginning. Positions are
-    computed again: observations hold numbers, not clouds. The dashed line is f1 = f2, the dotted one f1 + f2 = 0; they
-    cross at the centre x*.
+    It opens at the last frame, which is also what a still picture shows. Play starts it from the beginning. Positions
+    are computed again, because observations do not hold them. The dashed line is f1 = f2, the dotted one f1 + f2 = 0.
+    They cross at the centre x*.
     """
-    from plotly.graph_objects import Frame, Layout, Scatter
-    from plotly.subplots import make_subplots
+    from plotly.graph_objects import Frame, Scatter
 
     taus = [float(tau) for tau in observations.points("tau") if tau != "-"]
     steps = max(row.epoch for row in observations.rows)
@@ -71,7 +69,7 @@ def dynamics(observations: Observations) -> Any:
             for label in (0, 1)
         ]
 
-    chart = make_subplots(1, len(paths), subplot_titles=TOY_LOSSES)
+    chart = new_figure("sln.dynamics: free points under CE, LN and SLN", TOY_LOSSES)
     for place, trace in enumerate(clouds(FRAMES - 1)):
         chart.add_trace(trace, 1, place // 2 + 1)
     for column, path in enumerate(paths, 1):
@@ -88,32 +86,11 @@ def dynamics(observations: Observations) -> Any:
     chart.frames = [Frame(data=clouds(t), traces=places, name=name) for t, name in enumerate(moments)]
     chart.update_xaxes(range=[-reach, reach])
     chart.update_yaxes(range=[-reach, reach], scaleanchor="x")
-    chart.update_layout(_controls(moments, Layout(title="sln.dynamics: free points under CE, LN and SLN")))
-    return chart
-
-
-def _controls(moments: Sequence[str], layout: Any) -> Any:
+    played = {"frame": {"duration": 120}, "fromcurrent": False}
     at_once = {"mode": "immediate", "frame": {"duration": 0, "redraw": False}, "transition": {"duration": 0}}
-    layout.update(
-        template="plotly_white",
-        updatemenus=[
-            {
-                "type": "buttons",
-                "buttons": [
-                    {
-                        "label": "play",
-                        "method": "animate",
-                        "args": [None, {"frame": {"duration": 120}, "fromcurrent": False}],
-                    }
-                ],
-            }
-        ],
-        sliders=[
-            {
-                "active": len(moments) - 1,
-                "currentvalue": {"prefix": "step "},
-                "steps": [{"label": name, "method": "animate", "args": [[name], at_once]} for name in moments],
-            }
-        ],
+    slides = [{"label": name, "method": "animate", "args": [[name], at_once]} for name in moments]
+    chart.update_layout(
+        updatemenus=[{"type": "buttons", "buttons": [{"label": "play", "method": "animate", "args": [None, played]}]}],
+        sliders=[{"active": FRAMES - 1, "currentvalue": {"prefix": "step "}, "steps": slides}],
     )
-    return layout
+    return chart

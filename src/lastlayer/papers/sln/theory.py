@@ -1,10 +1,10 @@
-"""What paper 000 says without training a network: the decomposition of its gradient and the toy dynamics."""
+"""What paper 000 says without a trained network: the decomposition of its gradient and the toy dynamics."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -20,24 +20,23 @@ BATCH = 100  # cases that share their classifier, gamma and tau
 TOY_LOSSES = ("CE", "LN", "SLN")
 
 
-def theorem1(cases: int, classes: Sequence[int]) -> list[Record]:
+def theorem1(cases: int, classes: Sequence[int]) -> Iterator[Record]:
     """Propositions 1 and 2 and Theorem 1 on random classifiers, features, gammas and temperatures, in float64.
 
-    A row for each number of classes: the largest relative error of the combination of pieces and of Proposition 1
-    against autograd, the smallest coefficient, the largest cosine of the gradient of LN, whole or a piece, with x - x*.
+    A row per number of classes has the largest relative error of the combination of pieces and of Proposition 1
+    against autograd; the smallest coefficient; and the largest cosine of the gradient of LN, whole or a piece, with
+    x - x*.
 
-    A gradient of LN is a difference of two terms that cancel where it vanishes: of one less than a thousandth of its
-    terms the direction is rounding; such ones are left out of the cosines and counted.
+    A gradient of LN is a difference of two terms. If it is less than a thousandth of them, they nearly cancel, and its
+    direction is rounding. Such gradients are left out of the cosines and counted.
     """
-    rows = []
     for K in classes:
         generator = torch.Generator().manual_seed(K)
         batches = [_batch(K, generator) for _ in range(math.ceil(cases / BATCH))]
         values = {f"theory.{name}": max(batch[name] for batch in batches) for name in batches[0]}
         values["theory.smallest_coefficient"] = min(batch["smallest_coefficient"] for batch in batches)
         values["theory.cancelled"] = sum(batch["cancelled"] for batch in batches)
-        rows.append(Record({"classes": str(K)}, 0, 0, {**values, "theory.cases": float(cases)}))
-    return rows
+        yield Record({"classes": str(K)}, 0, 0, {**values, "theory.cases": float(cases)})
 
 
 def _batch(K: int, generator: torch.Generator) -> dict[str, float]:
@@ -78,7 +77,7 @@ def _batch(K: int, generator: torch.Generator) -> dict[str, float]:
 
 
 def _loss(scores: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy as log(1 + sum of exp of differences): p_y - 1 of the usual form is lost where p_y rounds to 1."""
+    """Cross-entropy as log(1 + sum of exp of differences). Its gradient is right even where p_y rounds to 1."""
     index = target.unsqueeze(1)
     apart = scores - scores.gather(1, index)
     return F.softplus(apart.scatter(1, index, -math.inf).logsumexp(1), threshold=math.inf)
@@ -96,9 +95,9 @@ def _cosine(a: Tensor, b: Tensor) -> Tensor:
 def toy(
     loss: str, tau: float, seeds: Sequence[int], *, trained: bool, points: int, steps: int, snapshots: int
 ) -> list[Trajectory]:
-    """The runs of Figures 2 to 5 with one loss; a seed starts from the same points under every loss.
+    """The runs of Figures 2 to 5 with one loss. Each seed starts from the same points under every loss.
 
-    Under fixed weights points do not see each other: the seeds then move as one cloud.
+    If the weights are fixed, no point influences another. So all seeds are then simulated as one cloud.
     """
     weight = torch.tensor([[1.0, 1.0], [-1.0, 1.0]], dtype=torch.float64) / math.sqrt(2)
     made = losses.create("ce") if loss == "CE" else losses.create("sln", tau=tau, gamma=1.0 if loss == "LN" else 0.7)
@@ -117,13 +116,12 @@ def toy(
     return [dataclasses.replace(whole, points=part, target=target) for part in parts]
 
 
-def dynamics(steps: int, points: int, seeds: int, taus: Sequence[float], snapshots: int) -> list[Record]:
-    """Figures 2 to 5: a row for each loss, tau, fixed or trained weights, seed and snapshot.
+def dynamics(steps: int, points: int, seeds: int, taus: Sequence[float], snapshots: int) -> Iterator[Record]:
+    """Figures 2 to 5: a row per loss, tau, fixed or trained weights, seed and snapshot.
 
-    ratio is the distance within classes over that between them; drift the largest movement of a point along the line
-    f1 = f2 of the start; off_line the largest |f1 + f2| / ||f|| of a point, and its median.
+    ratio is the distance within classes over the distance between them. drift is the largest movement of a point along
+    the line f1 = f2 of the start. off_line is the largest |f1 + f2| / ||f|| of a point; its median is given too.
     """
-    rows = []
     for weights in ("fixed", "trained"):
         for loss in TOY_LOSSES:
             for tau in ["-"] if loss == "CE" else taus:
@@ -133,26 +131,21 @@ def dynamics(steps: int, points: int, seeds: int, taus: Sequence[float], snapsho
                 )  # fmt: skip
                 labels = {"weights": weights, "loss": loss, "tau": str(tau)}
                 for seed, path in enumerate(paths):
-                    rows += [Record(labels, seed, step, values) for step, values in _moments(path)]
-    return rows
+                    yield from _moments(path, labels, seed)
 
 
-def _moments(path: Trajectory) -> list[tuple[int, dict[str, float]]]:
+def _moments(path: Trajectory, labels: dict[str, str], seed: int) -> Iterator[Record]:
     first, second = path.weight[0]
     normal = (first - second) / (first - second).norm()
     along = torch.stack([-normal[1], normal[0]])
     drift = ((path.points - path.points[0]) @ along).abs().amax(1)  # (T,)
     off = path.logits.sum(2).abs() / path.logits.norm(dim=2)  # (T, N)
     ratio = path.ratio
-    return [
-        (
-            int(step),
-            {
-                "toy.ratio": float(ratio[t]),
-                "toy.drift": float(drift[t]),
-                "toy.off_line": float(off[t].max()),
-                "toy.off_line_median": float(off[t].median()),
-            },
-        )
-        for t, step in enumerate(path.steps)
-    ]
+    for t, step in enumerate(path.steps):
+        values = {
+            "toy.ratio": float(ratio[t]),
+            "toy.drift": float(drift[t]),
+            "toy.off_line": float(off[t].max()),
+            "toy.off_line_median": float(off[t].median()),
+        }
+        yield Record(labels, seed, int(step), values)
