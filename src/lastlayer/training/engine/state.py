@@ -1,4 +1,4 @@
-"""The state of a training: all that a step changes. Nothing outside this file writes to it.
+"""The state of a training: everything that a step changes. Nothing outside this file writes to it.
 
 Tests: tests/training/engine/test_state.py.
 """
@@ -20,7 +20,7 @@ from lastlayer.training.trial import Trial
 
 
 class DivergedError(RuntimeError):
-    """The loss became NaN or infinite. `details` says at which step, and what else is known."""
+    """The loss became NaN or infinite. `details` says at which step and what else is known."""
 
     def __init__(self, message: str, details: dict[str, Any]) -> None:
         super().__init__(message)
@@ -30,8 +30,8 @@ class DivergedError(RuntimeError):
 class State:
     """A trial in progress: its network, loss, optimiser and generator, and the sums of its epoch.
 
-    The learning rate, the number of the step and the sums are tensors on the device. A step reads and writes them
-    there and never waits for the device, so that a GPU can capture a step once and replay it.
+    The learning rate, the number of the step and the sums are tensors on the device. A step never waits for the
+    device, so that a GPU can capture it once and replay it.
 
     Attributes:
         trial: resolved.
@@ -94,14 +94,13 @@ class State:
             return torch.autocast(self.device.type, torch.bfloat16)
         return contextlib.nullcontext()
 
-    def own_draws(self) -> contextlib.AbstractContextManager[None]:
-        """Dropout draws from torch's global generator: lend it the trial's own state for one step."""
-        return self._lend_generator() if self._draws else contextlib.nullcontext()
-
     @contextlib.contextmanager
-    def _lend_generator(self) -> Iterator[None]:
-        if self.device.type == "cuda":
-            # Lend the generator's state itself, not its value: a graph captured meanwhile keeps it, and its replays
+    def own_draws(self) -> Iterator[None]:
+        """Dropout draws from torch's global generator: lend it the trial's own state for one step."""
+        if not self._draws:
+            yield
+        elif self.device.type == "cuda":
+            # Lend the generator's state itself, not its value. A graph captured meanwhile keeps it, and its replays
             # leave the global generator alone, which other trials borrow too.
             index = self.generator.device.index  # None for "cuda", the current device
             common = torch.cuda.default_generators[torch.cuda.current_device() if index is None else index]
@@ -111,18 +110,18 @@ class State:
                 yield
             finally:
                 common.graphsafe_set_state(before)
-            return
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(self._dropout)
-            yield
-            self._dropout = torch.get_rng_state()
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.set_rng_state(self._dropout)
+                yield
+                self._dropout = torch.get_rng_state()
 
     def update(self) -> None:
         """Move the parameters along their gradients, at the learning rate of this step."""
         if self.device.type == "cpu":
             for group in self.optimiser.param_groups:
                 group["lr"] = self._planned[int(self.cursor)]
-        else:  # not rates[cursor]: the CPU would have to wait for the cursor. A tried-out step may lie beyond the last
+        else:  # rates[cursor] would make the CPU wait for the cursor. A step that is only tried may lie past the last
             self.rate.copy_(self.rates.gather(0, self.cursor.clamp(max=self.steps - 1).reshape(1)).squeeze(0))
         self.optimiser.step()
 
@@ -151,7 +150,7 @@ class State:
         self.first_bad.fill_(self.steps)
         if self.ranks is None:
             return self.generator
-        # the order is the same on every rank, also after a resume; augmentations are not
+        # the order is the same on every rank, also after a resume; augmentations differ
         self.generator.manual_seed(self._seed_of_epoch + 101 * (self.ranks.rank + 1))
         return torch.Generator(self.device).manual_seed(self._seed_of_epoch)
 
@@ -160,9 +159,9 @@ class State:
         return self.trial.seed + 1_000_003 * self.epoch
 
     def has_diverged(self) -> bool:
-        """Whether the loss of the last step is not finite. Only a CPU without other ranks looks.
+        """Whether the loss of the last step is not finite. Always False on a GPU and with several ranks.
 
-        A GPU would have to be waited for, and a rank that stops alone would keep the others waiting.
+        Asking would wait for the GPU, and a rank that stops alone would keep the others waiting.
         """
         if self.device.type != "cpu" or self.ranks is not None or math.isfinite(self.total.item()):
             return False
@@ -189,7 +188,7 @@ class State:
         }
 
     def diverged(self, step: int, what: str) -> DivergedError:
-        """The error to raise, with what is known about it."""
+        """The error to raise for `what` happened at a step, with everything that is known about it."""
         rate = float(self.rates[step])
         broken = [name for name, p in self.network.named_parameters() if not bool(p.isfinite().all())]
         details = {
@@ -214,7 +213,7 @@ class State:
     # leaving and coming back
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a later process needs to go on as if nothing had happened."""
+        """Everything that a later process needs to continue to the same bits."""
         return {
             "epoch": self.epoch,
             "network": self.network.state_dict(),
@@ -270,22 +269,21 @@ class State:
         self.generator.set_state(before["generator"])
 
     def renew_generator(self) -> None:
-        """Take a new generator: after a failed capture, torch may believe that the old one is still captured."""
+        """Take a new generator. After a failed capture, torch may treat the old one as still captured."""
         self.generator = torch.Generator(self.device)
 
     def _tensors(self) -> dict[str, Tensor]:
-        """What a step changes, except for the optimiser's moments. A module's extra state is not a tensor."""
-        counters = {name: getattr(self, name) for name in ("cursor", "total", "correct", "first_bad", "rate")}
-        named = {**counters, **_tensors_of("network", self.network), **_tensors_of("loss", self.loss)}
-        return {name: value for name, value in named.items() if isinstance(value, Tensor)}
-
-
-def _tensors_of(what: str, module: nn.Module) -> dict[str, Any]:
-    """Parameters and buffers, also those that are not saved."""
-    return {f"{what}.{name}": value for name, value in (dict(module.named_buffers()) | module.state_dict()).items()}
+        """What a step changes, except for the optimiser's moments. Buffers that are not saved are among them."""
+        counters = ("cursor", "total", "correct", "first_bad", "rate")
+        named: dict[str, Any] = {name: getattr(self, name) for name in counters}
+        for what, module in (("network", self.network), ("loss", self.loss)):
+            content = dict(module.named_buffers()) | module.state_dict()
+            named |= {f"{what}.{name}": value for name, value in content.items()}
+        return {name: value for name, value in named.items() if isinstance(value, Tensor)}  # extra state is no tensor
 
 
 def _draws(trial: Trial, network: Network, loss: nn.Module) -> bool:
-    """Whether a step may draw from torch's global generator. Of a user's own model or loss nobody knows."""
-    elsewhere = ":" in trial.model.name or not type(loss).__module__.startswith("lastlayer.")
-    return elsewhere or any(isinstance(m, nn.modules.dropout._DropoutNd) for m in network.modules())
+    """Whether a step may draw from torch's global generator. The user's own model, head or loss always may."""
+    if ":" in trial.model.name or not all(type(m).__module__.startswith("lastlayer.") for m in (network.head, loss)):
+        return True
+    return any(isinstance(m, nn.modules.dropout._DropoutNd) for m in network.modules())
