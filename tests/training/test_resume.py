@@ -265,15 +265,6 @@ def test_one_class_is_no_classification(tmp_path: Path) -> None:
         finish_fit(fit(dataclasses.replace(TRIAL, data=DataChoice(str(tmp_path / "points.npz")))))
 
 
-@pytest.mark.parametrize("name", ["crop", "flip", "rotation", "cutmix"])
-def test_what_only_images_can_undergo_is_refused_for_features(name: str) -> None:
-    trial = dataclasses.replace(TRIAL, data=DataChoice("wine")).with_settings(
-        {f"augmentation.{name}": True if name == "flip" else 1}
-    )
-    with pytest.raises(ValueError, match=rf"augmentation.{name} is for images; inputs of wine have shape \(13,\)"):
-        finish_fit(fit(trial))
-
-
 def test_a_model_from_elsewhere_draws_the_same_however_it_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,8 +46,8 @@ from lastlayer._core.files import (
 
 Status = Literal["done", "running", "failed", "interrupted", "missing"]
 KEPT_CHECKPOINTS = 2
-_CHECKPOINT = re.compile(r"checkpoint-([0-9]+)\.pt")
 LOCK_SECONDS = 1.0  # how long to wait for the lock: a process that only reads the status holds it for an instant
+_CHECKPOINT = re.compile(r"checkpoint-([0-9]+)\.pt")
 
 
 def is_run(folder: Path) -> bool:
@@ -56,11 +56,7 @@ def is_run(folder: Path) -> bool:
 
 
 class RunFolder:
-    """One run on disk.
-
-    Args:
-        path: the folder; it need not exist.
-    """
+    """One run on disk. The folder at `path` need not exist."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -72,7 +68,7 @@ class RunFolder:
 
     @property
     def status(self) -> Status:
-        """One of done, running (a process holds the lock), failed, interrupted (it can be resumed) and missing."""
+        """One of done, running (a process holds the lock), failed, interrupted (it can be resumed), missing."""
         if (self.path / "result.json").exists():
             return "done"
         if is_locked(self.path / "lock"):
@@ -89,8 +85,8 @@ class RunFolder:
         """What came out of a finished run.
 
         Raises:
-            FileNotFoundError: when the run is not done.
-            DamagedFileError: when the file was altered.
+            FileNotFoundError: if the run is not done.
+            DamagedFileError: if the file was altered.
         """
         if not (self.path / "result.json").exists():
             runs = sorted(path.parent for path in self.path.glob("*/trial.json"))
@@ -108,7 +104,7 @@ class RunFolder:
             return {"error": f"why is not known: {error}"}
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, without those that a crash cut short or that are damaged."""
+        """The lines of metrics.jsonl. Lines that are damaged, or that a crash cut short, are left out."""
         path = self.path / "metrics.jsonl"
         lines = []
         for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
@@ -119,8 +115,8 @@ class RunFolder:
     def tensors(self, name: Literal["weights", "snapshots"]) -> dict[str, Tensor]:
         """The tensors of weights.safetensors or snapshots.safetensors, checked against the result.
 
-        They are mapped from the file, not read. If you need them after the file is gone, copy them. Writing to them
-        does not change the file.
+        They are mapped from the file. If you need them after the file is gone, copy them. Writing to them does not
+        change the file.
         """
         from safetensors.torch import load_file
 
@@ -130,10 +126,9 @@ class RunFolder:
         return tensors
 
     def check_lengths(self) -> None:
-        """Raise DamagedFileError if weights or snapshots are cut short. A file that is not there is passed over.
+        """Raise DamagedFileError if weights or snapshots are cut short. A missing file is no error.
 
-        Only the first bytes of a file are read, which say how long it is, so thousands of runs take seconds. `tensors`
-        reads the whole file.
+        Only the first bytes of a file are read, which say how long it is. So thousands of runs take seconds.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -150,10 +145,10 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the run's lock. The system releases it when the process ends, however it ends.
 
-        Files that a killed process had begun to write are deleted.
+        Unfinished files of a killed process are deleted.
 
         Raises:
-            BlockingIOError: when another process works on the run.
+            BlockingIOError: if another process works on the run.
         """
         with contextlib.ExitStack() as stack:
             try:
@@ -166,10 +161,10 @@ class RunFolder:
     # writing
 
     def start(self, trial: Mapping[str, Any]) -> None:
-        """Write down the trial, or write it again if the file is damaged, and forget an earlier failure.
+        """Write down the trial, also if the file is damaged, and forget an earlier failure.
 
         Raises:
-            ValueError: when the folder holds another trial.
+            ValueError: if the folder holds another trial.
         """
         try:
             known = self.trial()
@@ -185,7 +180,7 @@ class RunFolder:
         (self.path / "failure.json").unlink(missing_ok=True)
 
     def keep_metrics_before(self, epoch: int) -> None:
-        """Drop the lines of epochs from `epoch` on, which a resumed run will run again."""
+        """Drop the lines of `epoch` and later ones, which a resumed run trains again."""
         kept = [line for line in self.metrics() if line["epoch"] < epoch]
         content = "".join(json.dumps(line) + "\n" for line in kept)
         write_atomically(self.path / "metrics.jsonl", content.encode())
@@ -201,8 +196,7 @@ class RunFolder:
     def save_checkpoint(self, epoch: int, state: Mapping[str, Any]) -> None:
         """Write the state after `epoch` epochs and delete all checkpoints but the last two.
 
-        Checkpoints of later epochs are deleted too. They must be damaged, or the run would have resumed from them, and
-        they would count among the two.
+        Checkpoints of later epochs are deleted too. They must be damaged, or the run would have resumed from them.
         """
         buffer = io.BytesIO()
         torch.save(dict(state), buffer)
@@ -213,7 +207,7 @@ class RunFolder:
         self._drop_old_checkpoints()
 
     def load_checkpoint(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-        """The newest checkpoint that is whole, or None. Warns about each damaged checkpoint that it passes over."""
+        """The newest checkpoint that is whole, or None. Warns about each damaged one."""
         paths = self._checkpoints()
         for path, before in itertools.zip_longest(paths, paths[1:]):
             try:
@@ -233,7 +227,7 @@ class RunFolder:
             content = as_safetensors(tensors)
             write_atomically(self.path / f"{name}.safetensors", content)
             files[f"{name}.safetensors"] = sha256(content)
-        self._drop_old_checkpoints()  # a process that was killed after its last checkpoint left three
+        self._drop_old_checkpoints()  # a process killed while it wrote its last checkpoint may have left three
         write_json(self.path / "result.json", {**result, "files": files})
 
     def fail(self, failure: Mapping[str, Any]) -> None:
@@ -245,7 +239,6 @@ class RunFolder:
             old.unlink()
 
     def _checkpoints(self) -> list[Path]:
-        """Newest first, by number, because as text 10000 comes before 9999. The user's own files are left out."""
-        numbers = {path: _CHECKPOINT.fullmatch(path.name) for path in self.path.glob("checkpoint-*.pt")}
-        ours = {path: int(number[1]) for path, number in numbers.items() if number}
+        """Newest first, by number: as text, 10000 comes before 9999. The user's own files are left out."""
+        ours = {path: int(name[1]) for path in self.path.glob("*.pt") if (name := _CHECKPOINT.fullmatch(path.name))}
         return sorted(ours, key=ours.__getitem__, reverse=True)

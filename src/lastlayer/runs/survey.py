@@ -1,13 +1,14 @@
-"""The state of every run in a folder, whatever became of it. `lastlayer status` and the reports both read this.
+"""The state of every run in a folder. `lastlayer status` and the reports both read this.
 
 A comparison file, `compare-ID.json` in a folder of runs, holds {"title", "command", "trials": [{"identity", "trial"}]}.
-The run of each trial is the folder of that identity beside the file, whether the folder exists or not.
+The run of each trial is the folder of that identity beside the file. It need not exist.
 
 Tests: tests/runs/test_survey.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,9 +27,9 @@ class RunState:
     Attributes:
         path: the folder; it need not exist.
         state: the folder's status, or damaged if a file was altered or cannot be read.
-        trial: the trial as it was trained, or as it was asked for if the folder does not say; empty if nothing does.
+        trial: the trial as it was trained, or else as it was asked for, or else empty.
         result: what came out, if the run is done.
-        epoch: the last epoch that the run has finished; None before the first.
+        epoch: the last finished epoch; None before the first.
         reason: why the run failed, or what is damaged and what to do about it.
     """
 
@@ -49,7 +50,7 @@ class Comparison:
         title: of the comparison.
         command: what was typed.
         trials: every trial that was asked for, by its identity.
-        damage: why the file cannot be read; everything else is then empty.
+        damage: why the file cannot be read. Everything else is then empty.
     """
 
     file: Path
@@ -99,7 +100,7 @@ def look(path: Path, asked: Mapping[str, Any] | None = None, *, thorough: bool =
         path: the folder; it need not exist.
         asked: the trial as it was asked for, in case the folder does not say.
         thorough: of a finished run, also read trial.json and check that weights and snapshots are not cut short.
-            The weights' checksum is compared by whatever loads them.
+            Checksums of weights are compared only when they are loaded.
     """
     folder = RunFolder(path)
     state: State = folder.status
@@ -120,22 +121,16 @@ def look(path: Path, asked: Mapping[str, Any] | None = None, *, thorough: bool =
         epoch = lines[-1]["epoch"] if lines else None
     except (DamagedFileError, KeyError, OSError) as error:
         state, result, reason = "damaged", None, describe_damage(path, error)
-        trial = trial or _readable_trial(folder)
+        with contextlib.suppress(DamagedFileError, OSError):
+            trial = trial or folder.trial()
     return RunState(path, state, trial or asked or {}, result, epoch, reason)
-
-
-def _readable_trial(folder: RunFolder) -> Mapping[str, Any]:
-    try:
-        return folder.trial()
-    except (DamagedFileError, OSError):
-        return {}
 
 
 def read_comparison(file: Path) -> Comparison:
     """Read a comparison file.
 
     Raises:
-        DamagedFileError: when the file was altered, or is no comparison file.
+        DamagedFileError: if the file was altered, or is not a comparison file.
     """
     try:
         content = read_json(file)
@@ -148,10 +143,6 @@ def read_comparison(file: Path) -> Comparison:
 
 
 def write_comparison(comparison: Comparison) -> None:
-    """Write a comparison file.
-
-    Raises:
-        OSError: when nothing can be written there.
-    """
+    """Write a comparison file."""
     trials = [{"identity": identity, "trial": trial} for identity, trial in comparison.trials.items()]
     write_json(comparison.file, {"title": comparison.title, "trials": trials, "command": comparison.command})

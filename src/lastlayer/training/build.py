@@ -19,7 +19,7 @@ from lastlayer.models.external import find_factory
 from lastlayer.training.facts import Facts
 from lastlayer.training.trial import Optimiser, Schedule, Trial
 
-LOSS = "loss."  # before the names of the loss's own tensors where they are written beside those of the network
+LOSS = "loss."  # before the names of the loss's own tensors if they are written beside those of the network
 
 
 class Network(nn.Module):
@@ -38,7 +38,7 @@ class Network(nn.Module):
         self.head = head
 
     def features(self, inputs: Tensor) -> Tensor:
-        """What the head's weight multiplies, (N, d): where geometry is measured."""
+        """What the head's weight multiplies, (N, d). Geometry is measured on it."""
         return self.head.features(self.backbone(self.normalize(inputs)))
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -57,38 +57,29 @@ def build(trial: Trial, facts: Facts, group: Any = None) -> tuple[Network, losse
         facts: what is known of its data.
         group: the process group that shares each batch. A loss that couples the batch couples it over the group.
     """
-    backbone = build_backbone(trial, facts)
-    head = build_head(trial, facts, width_of(trial, backbone))
+    backbone, width = build_backbone(trial, facts)
+    head = heads.create(trial.head.name, width, facts.num_classes, **trial.head.options)
     network = Network(Normalize(facts.mean, facts.std, facts.scale), backbone, head)
     return network, build_loss(trial, facts, group)
 
 
-def build_backbone(trial: Trial, facts: Facts) -> nn.Module:
-    """The trial's model, which ends in features."""
-    return models.create(trial.model.name, facts.in_shape, **trial.model.options)
-
-
-def width_of(trial: Trial, backbone: nn.Module) -> int:
-    """How many features the trial's model returns.
+def build_backbone(trial: Trial, facts: Facts) -> tuple[nn.Module, int]:
+    """The trial's model, which ends in features, and how many features it returns.
 
     Raises:
-        TypeError: if the model does not say.
+        TypeError: if the model does not say how many.
     """
+    backbone = models.create(trial.model.name, facts.in_shape, **trial.model.options)
     width = backbone.num_features
     if not isinstance(width, int):
         raise TypeError(f"model {trial.model.name}: num_features must be an int, got {width!r}")
-    return width
-
-
-def build_head(trial: Trial, facts: Facts, width: int) -> heads.Head:
-    """The trial's head on so many features."""
-    return heads.create(trial.head.name, width, facts.num_classes, **trial.head.options)
+    return backbone, width
 
 
 def build_loss(trial: Trial, facts: Facts, group: Any = None) -> losses.Loss:
-    """The trial's loss, told how many training samples each class has if it asks.
+    """The trial's loss. If it asks for the training samples per class, it is told.
 
-    A finished run does not keep these counts: the loss then gets ones, and reads its own from the run's weights.
+    A finished run does not keep these counts. Its loss gets ones, and then reads its own from the run's weights.
     """
     options = dict(trial.loss.options)
     if group is not None and "group" in options_of(losses.entry(trial.loss.name).module):
@@ -97,7 +88,7 @@ def build_loss(trial: Trial, facts: Facts, group: Any = None) -> losses.Loss:
 
 
 def code_of(trial: Trial) -> dict[str, str]:
-    """Checksums of the code of the user's own parts in a trial, by what the parts are called."""
+    """Checksums of the code of the user's own parts of a trial. A key names the part, such as "loss my_loss.Mine"."""
     code = {}
     if trial.loss.name not in losses.available() and (path := split_path(trial.loss.name)):
         code[f"loss {trial.loss.name}"] = digest(path[0], losses.entry(trial.loss.name).module)

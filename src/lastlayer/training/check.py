@@ -1,4 +1,4 @@
-"""Checking a trial before it trains: its parts exist, fit each other, and take one step on two made-up rows.
+"""Checking a trial before it trains: its parts exist, fit each other, and take two made-up rows.
 
 Tests: tests/training/test_check.py.
 """
@@ -18,15 +18,15 @@ from torch import nn
 
 from lastlayer import data, heads, losses, models
 from lastlayer._core.registry import check_options
-from lastlayer.training.build import build_backbone, build_head, build_loss, width_of
+from lastlayer.training.build import build_backbone, build_loss
 from lastlayer.training.engine.step import loss_of
 from lastlayer.training.facts import Facts
 from lastlayer.training.load import load
-from lastlayer.training.trial import DataChoice, HeadChoice, Trial
+from lastlayer.training.trial import HeadChoice, Trial
 
 ADAPTIVE_LR = 1e-3
 ADAMW_DECAY = 0.05  # both from table 6 of Soft Logit Normalization
-_SOME_WIDTH = 64  # stands for that of a model from timm or transformers, which may have to be fetched before it tells
+_SOME_WIDTH = 64  # for a model from timm or transformers, which may have to be downloaded before it tells its own
 
 
 def resolve(trial: Trial, data_root: str | Path | None = None) -> Trial:
@@ -34,8 +34,13 @@ def resolve(trial: Trial, data_root: str | Path | None = None) -> Trial:
     trial = _fit_head_to_loss(trial)
     _check_loss(trial)
     check_options(f"head {trial.head.name}", trial.head.options, heads.options(trial.head.name))
-    _check_model(trial)
-    _check_data(trial.data, data_root)
+    if ":" in trial.model.name:
+        models.check_external(trial.model.name)
+    else:
+        check_options(f"model {trial.model.name}", trial.model.options, models.describe(trial.model.name).options)
+    for name in (trial.data.name, trial.data.unknown_from):
+        if name is not None:
+            data.find(name, data_root)
     loss = losses.entry(trial.loss.name).module
     optimiser = trial.optimiser
     if optimiser.lr is None:
@@ -90,41 +95,28 @@ def _of_another_loss(option: str) -> str:
     return f" ({close[0]!r} is an option of {', '.join(owners[close[0]])})" if close else ""
 
 
-def _check_model(trial: Trial) -> None:
-    if ":" in trial.model.name:
-        models.check_external(trial.model.name)
-        return
-    check_options(f"model {trial.model.name}", trial.model.options, models.describe(trial.model.name).options)
-
-
-def _check_data(choice: DataChoice, root: str | Path | None) -> None:
-    for name in (choice.name, choice.unknown_from):
-        if name is not None:
-            data.find(name, root)
-
-
 def check_at_hand(trial: Trial, data_root: str | Path | None, known: set[str]) -> None:
     """Check that the packages and the data sets that a trial needs are there and whole.
 
     Args:
         trial: resolved or not.
         data_root: where data sets lie.
-        known: data sets that were read before, which are not read again. Those read here are added.
+        known: names of data sets that are not read again. Those read here are added.
 
     Raises:
-        ImportError, OSError, CorruptFileError: what is missing or damaged, and how to get it.
+        ImportError, OSError, CorruptFileError: for what is missing or damaged. The message says how to get it.
     """
     trial.resolved(data_root)
     for name, options in ((trial.data.name, trial.data.options), (trial.data.unknown_from, {})):
         if name is None or name in known:
             continue
         if data.find(name, data_root) is not None or data.describe(name).needs_files:
-            data.load(name, data_root, **options)  # some of its files may be missing, which only reading shows
+            data.load(name, data_root, **options)  # only reading shows whether a file is missing
         known.add(name)
 
 
 def check_inputs(trial: Trial, facts: Facts) -> None:
-    """ValueError if a trial would change its inputs in a way that only images can be changed."""
+    """Raise ValueError if a trial augments inputs that are not images as only images can be."""
     if len(facts.in_shape) == 3:
         return
     for name in ("crop", "flip", "rotation", "cutmix"):
@@ -135,7 +127,7 @@ def check_inputs(trial: Trial, facts: Facts) -> None:
 def rehearse(trial: Trial, facts: Facts) -> tuple[str, ...]:
     """Build the parts of a trial and call its loss once on two made-up rows.
 
-    A value that a loss, a head or a model does not take is so reported before anything trains. The backbone is built
+    This reports a value that a loss, a head or a model does not take before anything trains. The backbone is built
     without memory for its weights.
 
     Args:
@@ -143,30 +135,31 @@ def rehearse(trial: Trial, facts: Facts) -> tuple[str, ...]:
         facts: what is known of the data that it trains on.
 
     Returns:
-        What the user should know before the trial trains.
+        Notes for the user.
 
     Raises:
-        ValueError: naming the part and its options, for a mistake that only building or calling the part shows.
+        ValueError: for a mistake that only building or calling a part shows. The message names the part and its
+            options.
     """
     check_inputs(trial, facts)
     notes: tuple[str, ...] = ()
     with torch.random.fork_rng(devices=[]):
-        width = max(_SOME_WIDTH, facts.num_classes)
+        backbone, width = None, max(_SOME_WIDTH, facts.num_classes)
         source, elsewhere, _ = trial.model.name.partition(":")
         if source not in ("timm", "hf"):
-            # a user's factory may do what tensors without content cannot
+            # a user's own factory may need tensors with content
             place = torch.device("cpu" if elsewhere else "meta")
             with _part("model", trial.model.name, trial.model.options), place:
-                backbone = build_backbone(trial, facts)
+                backbone, width = build_backbone(trial, facts)
                 _check_batch(trial, backbone)
-                width = width_of(trial, backbone)
             if taken_off := getattr(backbone, "taken_off", None):
                 notes = (f"model {trial.model.name}: the head takes the place of its last layer ({taken_off})",)
         with _part("head", trial.head.name, trial.head.options):
-            head = build_head(trial, facts, width)
+            head = heads.create(trial.head.name, width, facts.num_classes, **trial.head.options)
             _check_batch(trial, head)
-        if source not in ("timm", "hf"):
-            _check_learning(trial, backbone, head)
+        if backbone is not None and not any(p.requires_grad for p in nn.ModuleList([backbone, head]).parameters()):
+            named = f"head {trial.head.name} on model {trial.model.name}"  # such as a simplex on given features
+            raise ValueError(f"{named} has nothing to learn: choose another of the two")
         if trial.teacher is not None:
             _check_teacher(trial.teacher, facts)
         with _part("loss", trial.loss.name, trial.loss.options):
@@ -178,23 +171,15 @@ def rehearse(trial: Trial, facts: Facts) -> tuple[str, ...]:
 
 
 def _check_batch(trial: Trial, part: nn.Module) -> None:
-    """Refuse batches of one sample if a part subtracts the mean over the batch, which would leave zeros."""
+    """Refuse batches of one sample if a part subtracts the mean over the batch: only zeros would be left."""
     if trial.batch_size == 1 and any(isinstance(module, nn.BatchNorm1d) for module in part.modules()):
         raise ValueError("it normalises over a batch: batch_size must be >= 2, got 1")
 
 
-def _check_learning(trial: Trial, *parts: nn.Module) -> None:
-    """Refuse parts that are all fixed, such as a simplex on given features: nothing could learn."""
-    if not any(parameter.requires_grad for part in parts for parameter in part.parameters()):
-        raise ValueError(
-            f"head {trial.head.name} on model {trial.model.name} has nothing to learn: choose another of the two"
-        )
-
-
 def _check_teacher(folder: str, facts: Facts) -> None:
-    """Refuse a teacher that is no finished run, or was trained on other classes or inputs."""
+    """Refuse a teacher that is not a finished run, or was trained on other classes or inputs."""
     try:
-        theirs = load(folder).facts  # the whole run is loaded: if that fails here, it would fail in every trial
+        theirs = load(folder).facts  # of the whole run: if loading fails, it would fail in every trial
     except OSError as error:
         raise ValueError(f"teacher {folder} is no finished run: {error}") from error
     if (theirs.num_classes, theirs.in_shape) != (facts.num_classes, facts.in_shape):

@@ -1,4 +1,4 @@
-"""A finished run as files for elsewhere: safetensors weights, an ONNX graph, and a description of both.
+"""A finished run as files for other programs: safetensors weights, an ONNX graph, and a description of both.
 
 Tests: tests/training/test_export.py.
 """
@@ -28,8 +28,8 @@ from lastlayer.training.load import Loaded, load
 FORMATS = ("safetensors", "onnx")
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 ONNX_LIMIT = 3 * 2**29  # bytes of weights in model.onnx itself: a protobuf file must end before 2 GiB
-ONNX_WEIGHTS = "model.onnx.data"  # beside it, the weights of a model beyond that
-AGREEMENT = 1e-4  # of ONNX Runtime with torch, relative to the largest logit
+ONNX_WEIGHTS = "model.onnx.data"  # beside it: the weights of a larger model
+AGREEMENT = 1e-4  # how far ONNX Runtime may be from torch, relative to the largest logit
 
 
 def export(run: str | Path | RunFolder, out: str | Path, formats: Sequence[str] = FORMATS) -> list[Path]:
@@ -37,27 +37,27 @@ def export(run: str | Path | RunFolder, out: str | Path, formats: Sequence[str] 
 
     - model.safetensors: the weights, named normalize.*, backbone.* and head.*
     - model.onnx: `inputs`, as the data set stores them (8-bit images or features), to `logits` and `probabilities`,
-      for any batch size; it is run once in ONNX Runtime and compared with torch before it is kept. Beyond 1.5 GiB its
-      weights are in model.onnx.data, which belongs beside it
+      for any batch size. It is run in ONNX Runtime and compared with torch before it is kept. If the weights have more
+      than 1.5 GiB, they are in model.onnx.data, which must lie beside it
     - config.json: the trial, class names, input shape and normalisation, the loss and how logits become probabilities,
-      what was measured (null where that is NaN or infinite), and the SHA-256 of the files above
+      what was measured (null if that is NaN or infinite), and the SHA-256 of the files above
 
-    A file `lock` in the folder is held meanwhile.
+    A file `lock` in the folder is held while the files are written.
 
     Args:
         run: the run's folder.
-        out: folder to write to; it is made if it is not there.
-        formats: of safetensors and onnx.
+        out: folder to write to; it is made if it is missing.
+        formats: safetensors, onnx or both.
 
     Returns:
         The files written, config.json last.
 
     Raises:
-        ValueError: for no format or an unknown one, or a model that ONNX cannot express, or computes differently.
-        ImportError: for onnx without its packages; the message names the extra. Nothing is written then.
-        FileNotFoundError: when the run is not done.
-        BlockingIOError: when another process writes to the folder.
-        DamagedFileError: when a file of the run is not what was written.
+        ValueError: for no format or an unknown one, or a model that ONNX cannot express or computes differently.
+        ImportError: for onnx without its packages. The message names the extra. Nothing is written then.
+        FileNotFoundError: if the run is not done.
+        BlockingIOError: if another process writes to the folder.
+        DamagedFileError: if a file of the run is not what was written.
     """
     if not formats:
         raise ValueError(f"no format is given: ask for {' or '.join(FORMATS)}, or both")
@@ -71,11 +71,11 @@ def export(run: str | Path | RunFolder, out: str | Path, formats: Sequence[str] 
     if "safetensors" in formats:
         contents["model.safetensors"] = as_safetensors(loaded.network.state_dict())
     if "onnx" in formats:
-        contents |= onnx_files(loaded)
+        contents |= _onnx_files(loaded)
     folder = Path(out)
     config = folder / "config.json"
-    with RunFolder(folder).locked():  # files of two runs must not mix, nor parts stay that a killed process left
-        if ONNX_WEIGHTS in contents:  # a graph from before would take these weights for its own
+    with RunFolder(folder).locked():  # so that files of two runs do not mix; what a killed process left is deleted
+        if ONNX_WEIGHTS in contents:  # an older graph would take these weights for its own
             (folder / "model.onnx").unlink(missing_ok=True)
         for name, content in contents.items():
             write_atomically(folder / name, content)
@@ -87,19 +87,19 @@ def export(run: str | Path | RunFolder, out: str | Path, formats: Sequence[str] 
 
 def describe(loaded: Loaded) -> dict[str, Any]:
     """What someone needs to use the weights without this library, as plain values."""
-    facts = loaded.result["data"]
+    hyperparameters = loaded.loss.hyperparameters().items()
     return {
         "lastlayer": lastlayer.__version__,
         "trial": loaded.trial.to_dict(),
         "class_names": list(loaded.class_names),
         "inputs": {
-            "shape": ["batch", *facts["in_shape"]],
-            "dtype": str(input_dtype(loaded)).removeprefix("torch."),
-            "normalize": {**facts["normalize"], "formula": "(x / scale - mean) / std, channel by channel"},
+            "shape": ["batch", *loaded.facts.in_shape],
+            "dtype": str(_input_dtype(loaded)).removeprefix("torch."),
+            "normalize": {**loaded.facts.normalize, "formula": "(x / scale - mean) / std, channel by channel"},
         },
         "loss": {
             "name": loaded.trial.loss.name,
-            "hyperparameters": {k: v for k, v in loaded.loss.hyperparameters().items() if _is_plain(v)},
+            "hyperparameters": {k: v for k, v in hyperparameters if isinstance(v, bool | int | float | str | None)},
             "probabilities": loaded.loss.probability_formula(),
         },
         "measures": _strict(loaded.result["measures"]),
@@ -107,19 +107,15 @@ def describe(loaded: Loaded) -> dict[str, Any]:
 
 
 def _strict(value: Any) -> Any:
-    """NaN and infinities as None: JSON knows neither, and readers other than Python's refuse the file."""
+    """The same with None for NaN and infinities: JSON has neither, and other readers than Python's refuse the file."""
     if isinstance(value, dict):
         return {key: _strict(entry) for key, entry in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)
-
-
-def input_dtype(loaded: Loaded) -> torch.dtype:
-    """The type of inputs as stored: images of bytes, tokens of int32, all else in float32."""
-    return {"uint8": torch.uint8, "int32": torch.int32}.get(loaded.result["data"]["dtype"], torch.float32)
+def _input_dtype(loaded: Loaded) -> torch.dtype:
+    """The type of inputs as stored: uint8 for images, int32 for tokens, float32 for everything else."""
+    return {"uint8": torch.uint8, "int32": torch.int32}.get(loaded.facts.dtype, torch.float32)
 
 
 class _Predictor(nn.Module):
@@ -134,22 +130,15 @@ class _Predictor(nn.Module):
         return logits, self.loss.probabilities(logits)
 
 
-def onnx_files(loaded: Loaded) -> dict[str, bytes]:
-    """The ONNX file of a loaded run, and before it the weights of a large one, checked against torch.
-
-    Raises:
-        ImportError: when onnx, onnxscript or onnxruntime is not installed.
-        ValueError: when the model cannot be expressed, or ONNX Runtime computes something else.
-    """
-    _require_onnx()
+def _onnx_files(loaded: Loaded) -> dict[str, bytes]:
+    """The ONNX file of a loaded run, checked against torch. The weights of a large one come first."""
     size = sum(tensor.numel() * tensor.element_size() for tensor in loaded.network.state_dict().values())
     predictor = _Predictor(loaded).eval()
-    shape = loaded.result["data"]["in_shape"]
     generator = torch.Generator().manual_seed(0)
-    examples = torch.rand(3, *shape, generator=generator)  # 3: a size of 1 would be taken for a constant
-    if input_dtype(loaded) is torch.uint8:
-        examples = (examples * loaded.result["data"]["normalize"]["scale"]).to(torch.uint8)
-    elif input_dtype(loaded) is torch.int32:
+    examples = torch.rand(3, *loaded.facts.in_shape, generator=generator)  # not 1, which would be taken for a constant
+    if _input_dtype(loaded) is torch.uint8:
+        examples = (examples * loaded.facts.scale).to(torch.uint8)
+    elif _input_dtype(loaded) is torch.int32:
         examples = examples.round().int()  # 0 and 1 are tokens, and segments, of every vocabulary
     with _quiet(), torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.onnx"
@@ -160,7 +149,7 @@ def onnx_files(loaded: Loaded) -> dict[str, bytes]:
             )  # fmt: skip
             assert program is not None
             program.save(file, external_data=size > ONNX_LIMIT)
-        except Exception as error:  # the exporter has many, and all mean the same to a user
+        except Exception as error:  # the exporter raises many kinds, and all mean the same to a user
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise ValueError(f"model {loaded.trial.model.name} cannot be written as ONNX: {reason[0]}") from error
         _compare(file, predictor, examples)
@@ -189,19 +178,18 @@ def _require_onnx() -> None:
     if missing:
         raise ImportError(
             f"ONNX needs {', '.join(missing)}, not installed: pip install 'lastlayer[onnx]', "
-            "or ask for safetensors alone"
+            "or ask for safetensors only"
         )
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks on packages that nobody asked for."""
+    """Hide the exporter's remarks on packages that nobody asked for."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
+        logger.setLevel(logging.ERROR)
+        try:
             yield
-    finally:
-        logger.setLevel(level)
+        finally:
+            logger.setLevel(level)

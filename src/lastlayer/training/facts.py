@@ -95,9 +95,9 @@ class Facts:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Facts:
         """The facts that `to_dict` told, without the counts."""
-        plain = {**content, **content["normalize"]}
-        known = {name: plain[name] for name in cls.__dataclass_fields__ if name in plain}
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
+        plain: dict[str, Any] = {**content, **content["normalize"]}
+        tupled = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+        return cls(**{name: tupled[name] for name in cls.__dataclass_fields__ if name in tupled})
 
     @property
     def normalize(self) -> dict[str, Any]:

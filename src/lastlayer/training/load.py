@@ -1,8 +1,10 @@
-"""A finished run as something to predict with."""
+"""A finished run, loaded to predict with.
+
+Tests: tests/training/test_load.py.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,8 @@ class Loaded:
         loss: what it was trained with; `loss.probabilities(logits)` is what to predict with.
         class_names: in label order.
         trial: how it was trained.
-        result: everything measured.
-        facts: what is known of the data it was trained on.
+        result: everything that was measured.
+        facts: what is known of the data that it was trained on.
     """
 
     network: Network = field(repr=False)  # like the result, it would fill many screens
@@ -44,7 +46,7 @@ class Loaded:
 
         Raises:
             TypeError: for floating point if whole numbers were stored: images in [0, 1] would be scaled twice.
-            ValueError: if the network cannot take inputs of this shape, which differs from that in training.
+            ValueError: if the shape differs from that in training and the network cannot take it.
         """
         device = next(self.network.parameters()).device
         inputs = torch.as_tensor(inputs, device=device)
@@ -95,23 +97,17 @@ def load(run: str | Path | RunFolder, device: torch.device | str = "cpu") -> Loa
     folder = run if isinstance(run, RunFolder) else RunFolder(run)
     result = folder.result()
     trial, facts = Trial.from_dict(result["trial"]), Facts.from_dict(result["data"])
-    network, loss = build(_without_pretraining(trial), facts)
+    # the weights come from the run: none are downloaded
+    built = trial.with_settings({"model.pretrained": False}) if "pretrained" in trial.model.options else trial
+    network, loss = build(built, facts)
     weights = folder.tensors("weights")
     remembered = {name.removeprefix(LOSS): weights.pop(name) for name in list(weights) if name.startswith(LOSS)}
     try:
-        network.load_state_dict(weights)  # copied from the file's map, so that the file may be deleted
+        network.load_state_dict(weights)  # copies them, so that the file may be deleted
     except RuntimeError as error:  # such as a user's own model whose code has changed
         raise ValueError(
             f"the weights of {folder.path} do not fit model {trial.model.name}: bring back the code they were trained "
             f"with ({' '.join(str(error).splitlines()[1].split())})"
         ) from error
-    loss.load_state_dict(remembered, strict=False)  # runs of earlier versions have none
+    loss.load_state_dict(remembered, strict=False)  # runs of earlier versions have no tensors of the loss
     return Loaded(network.to(device).eval(), loss.to(device), facts.class_names, trial, result, facts)
-
-
-def _without_pretraining(trial: Trial) -> Trial:
-    """The trial without pretrained weights: the weights come from the run."""
-    if "pretrained" not in trial.model.options:
-        return trial
-    options = {**trial.model.options, "pretrained": False}
-    return dataclasses.replace(trial, model=dataclasses.replace(trial.model, options=options))

@@ -1,7 +1,11 @@
-"""On what a result was made: hardware, versions, state of the source."""
+"""What a result was made on: hardware, versions, and the commit of the source.
+
+Tests: tests/training/test_machine.py.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import subprocess
@@ -31,7 +35,7 @@ def describe_machine(device: torch.device | str = "cpu") -> dict[str, Any]:
 
 
 def machine_in_words() -> str:
-    """Versions, threads, GPU if there is one, processor: one line above a table of times."""
+    """Versions, threads, the GPU if there is one, and the processor: one line above a table of times."""
     parts = [f"torch {torch.__version__}", f"python {platform.python_version()}", f"{torch.get_num_threads()} threads"]
     if torch.cuda.is_available():
         parts.append(torch.cuda.get_device_name())
@@ -39,31 +43,30 @@ def machine_in_words() -> str:
 
 
 def processor() -> str:
-    """The processor's name, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    """The processor's name, if the system tells it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def git_state() -> str | None:
-    """The commit of the source tree, with "+changes" where it was edited; None outside a checkout.
+    """The commit of the source tree, with "+changes" if it was edited; None outside a checkout.
 
-    $LASTLAYER_COMMIT names it where the source was copied without its repository.
+    If the source was copied without its repository, $LASTLAYER_COMMIT can name the commit.
     """
     if named := os.environ.get("LASTLAYER_COMMIT"):
         return named
     try:
-        _git("ls-files", "--error-unmatch", "__init__.py")  # an environment may lie in the repository of something else
+        _git("ls-files", "--error-unmatch", "__init__.py")  # fails if the source lies in another project's repository
         return _git("rev-parse", "HEAD") + ("+changes" if _git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 def _git(*command: str) -> str:
-    """What git says of the source tree, without the lock in which a commit made meanwhile would fail."""
+    """What git says of the source tree. It takes no lock, because a commit made meanwhile would fail at it."""
     folder = str(Path(lastlayer.__file__).parent)
     return subprocess.run(
         ["git", "--no-optional-locks", "-C", folder, *command], capture_output=True, text=True, timeout=10, check=True

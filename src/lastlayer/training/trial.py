@@ -295,11 +295,11 @@ def settle(part: Any, path: str = "") -> None:
     Raises:
         ValueError: for a value of another type. The message names the field, with `path` before it.
     """
-    for name, hint in _hints(type(part)).items():
+    for name, hint in _hints(part.__class__).items():
         object.__setattr__(part, name, _typed(hint, getattr(part, name), f"{path}{name}"))
 
 
-def from_dict(cls: type[Any], content: Any, path: str = "") -> Any:
+def from_dict(cls: Any, content: Any, path: str = "") -> Any:
     """What `Trial.from_dict` does, for any of the dataclasses. `path` is put before the names of fields."""
     if not isinstance(content, Mapping):
         raise ValueError(f"{path.rstrip('.') or 'a trial'} must be a mapping of settings, got {content!r}")

@@ -28,18 +28,18 @@ HISTOGRAM_BINS = 80
 LARGEST_MATRIX = 200  # classes up to which the cosine matrix is kept
 LARGEST_INPUTS = 1000 * 3 * 32**2  # numbers in a batch: a backbone needs some hundred times the memory of its inputs
 LARGEST_BATCH = 1000  # samples on a CPU
-# numbers in a batch on a CPU: the system gives larger outputs fresh memory, which costs more than the layers
+# numbers in a batch on a CPU: larger outputs get fresh memory from the system, which costs more than the layers
 LARGEST_CPU_INPUTS = 100 * 3 * 32**2
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a network makes of a split, or of its `measured_part` if all logits would not fit in memory."""
+    """Features and logits of a split, or of its `measured_part` if all logits would not fit in memory."""
 
     features: Tensor  # (N, d)
     logits: Tensor  # (N, K)
     target: Tensor  # (N,)
-    accuracy: float | None = None  # on the whole split, if the rest is of a part of it
+    accuracy: float | None = None  # on the whole split, if the tensors are of a part of it
 
 
 @contextlib.contextmanager
@@ -55,7 +55,7 @@ def evaluation(network: Network) -> Iterator[None]:
 
 
 def measured_part(split: Split, num_classes: int) -> Split:
-    """The split, or an even share of each class of it: as many samples as leave LARGEST_LOGITS logits."""
+    """The split, or an even share of each of its classes if the whole has more than LARGEST_LOGITS logits."""
     rows = facts.measured_rows(len(split), num_classes)
     if rows == len(split):
         return split
@@ -114,13 +114,13 @@ def _read(
 
 
 def _channel_by_channel(backbone: nn.Module) -> Callable[[Tensor], Tensor]:
-    """The backbone with its weights laid out channel by channel, as a GPU convolves fastest in float32."""
+    """The backbone with its weights laid out channel by channel: in float32 a GPU is fastest so."""
     weights = {name: parameter.detach().contiguous() for name, parameter in backbone.named_parameters()}
     return lambda inputs: torch.func.functional_call(backbone, weights, (inputs.contiguous(),))
 
 
 def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs, *, on_test: bool) -> dict[str, float]:
-    """Every measure of a split. On the test split also those of open sets and long tails, if the data have them."""
+    """Every measure of a split. The test split also has those of open sets and long tails, if the data have them."""
     with evaluation(network):
         weight, bias = network.head.linear()
         logits, unknown = made.logits, None
@@ -164,7 +164,7 @@ def snapshot_epochs(evaluations: set[int]) -> set[int]:
 
 
 def snapshot_samples(split: Split, num_classes: int) -> Tensor:
-    """Rows of at most 500 of the measured samples, the first of each class: the same in every run on these data."""
+    """Rows of the first measured samples of each class, at most 500: the same in every run on these data."""
     split = measured_part(split, num_classes)
     share = max(1, SNAPSHOT_SAMPLES // num_classes)
     order = torch.argsort(split.target, stable=True)
@@ -175,9 +175,9 @@ def snapshot_samples(split: Split, num_classes: int) -> Tensor:
 
 
 def snapshot(made: Outputs, chosen: Tensor) -> dict[str, Tensor]:
-    """What pictures need of one moment of a training: features of some samples, class cosines, logit histograms.
+    """What pictures show of one moment of a training: features of some samples, class cosines, logit histograms.
 
-    Features are in float32, which the last snapshot keeps. `compact` makes the others smaller.
+    Features are in float32. `compact` makes all snapshots but the last smaller.
     """
     num_classes = made.logits.shape[1]
     true = torch.zeros_like(made.logits, dtype=torch.bool).scatter_(1, made.target.unsqueeze(1), True)
@@ -200,7 +200,7 @@ def snapshot(made: Outputs, chosen: Tensor) -> dict[str, Tensor]:
 
 
 def compact(taken: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A snapshot as it is kept once another follows: points in a plane need no more than half precision."""
+    """A snapshot as it is kept once another follows: half precision is enough for points in a plane."""
     return {**taken, "features": taken["features"].half()}
 
 
@@ -222,13 +222,11 @@ def finished_snapshots(epochs: list[int], taken: list[dict[str, Tensor]]) -> dic
     _, _, axes = torch.linalg.svd(last - centre, full_matrices=False)
     plane = axes[:2].T  # (d, 2), or (d, 1) if d or S is 1
     points = torch.stack([(compact(one)["features"].float() - centre) @ plane for one in taken])
-    if points.shape[2] == 1:
-        points = torch.cat([points, torch.zeros_like(points)], 2)
     kept = {
         "epochs": torch.tensor(epochs),
         "target": taken[-1]["target"],
         "features": last,
-        "points": points,
+        "points": torch.nn.functional.pad(points, (0, 2 - points.shape[2])),
     }
     for name in ("range", "true_logits", "false_logits", "cosines"):
         if all(name in one for one in taken):

@@ -1,6 +1,6 @@
 """The batches of a training: the order of the samples, and what is done to them before the network sees them.
 
-Data live on the device if they fit there. If not, worker processes gather each batch while the device computes.
+Data lie on the device if they fit there. If not, worker processes gather each batch while the device computes.
 
 Tests: tests/training/engine/test_feed.py.
 """
@@ -59,7 +59,7 @@ class Feed:
             self._stream_from(self.order[(starts.unsqueeze(1) + self._offsets).flatten()])
 
     def offer_one(self) -> None:
-        """Make ready one batch of streamed data, to try a step before the first epoch begins."""
+        """If data are streamed, prepare one batch, so that a step can be tried before the first epoch begins."""
         if not self.resident:
             self._stream_from(self.order[: self._part])
 
@@ -86,7 +86,7 @@ class Feed:
     def _choose(self, cursor: Tensor) -> tuple[Tensor, Tensor]:
         if not self.resident:
             return next(self._stream)
-        if cursor.device.type == "cpu":  # where arithmetic on tensors costs more than a small layer
+        if cursor.device.type == "cpu":  # there, arithmetic on tensors costs more than a small layer
             start = int(cursor) % self._steps * self._batch_size + self._first
             index = self.order[start : start + self._part]
         else:
@@ -95,7 +95,7 @@ class Feed:
 
 
 def fits(dataset: data.Dataset, device: torch.device) -> bool:
-    """Whether a whole data set can live on the device beside the model. On the CPU it is there already."""
+    """Whether a whole data set fits on the device beside the model. It always does on the CPU, where it lies."""
     if device.type != "cuda":
         return True
     free = torch.cuda.mem_get_info(device)[0]
@@ -105,7 +105,7 @@ def fits(dataset: data.Dataset, device: torch.device) -> bool:
 
 
 class _Rows(TorchDataset[tuple[Tensor, Tensor]]):
-    """A split that is asked for whole batches: stacking single samples would cost more than reading them."""
+    """A split indexed by whole batches: stacking single samples would cost more than reading them."""
 
     def __init__(self, split: data.Split) -> None:
         self.split = split
@@ -119,12 +119,7 @@ def streamed(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The whole batches of one epoch, in the order given, on the device."""
     chosen = [order.cpu()[i : i + batch_size] for i in range(0, len(order) - batch_size + 1, batch_size)]
-    loader = DataLoader(
-        _Rows(split),
-        batch_size=None,
-        sampler=chosen,
-        num_workers=WORKERS,
-        pin_memory=device.type == "cuda",
-    )
+    pinned = device.type == "cuda"
+    loader = DataLoader(_Rows(split), batch_size=None, sampler=chosen, num_workers=WORKERS, pin_memory=pinned)
     for inputs, target in loader:
         yield inputs.to(device, non_blocking=True), target.to(device, non_blocking=True)

@@ -1,4 +1,7 @@
-"""One trial over several devices: what the loop asks of the ranks, with Lightning Fabric underneath."""
+"""One trial over several devices: what a training asks of the other processes, by Lightning Fabric.
+
+Tests: tests/training/engine/test_ranks.py, and tests/runners/test_ranks.py with several processes.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ if TYPE_CHECKING:
 class Ranks:
     """The processes that share a trial, each with a device and its part of every batch.
 
-    Every rank holds the whole network and the whole data and steps on the gradient of the whole batch, so that all stay
-    equal. Batch norm keeps to the rank's part on a CPU and spans all parts on GPUs.
+    Every rank holds the whole network and the whole data, and steps along the gradient of the whole batch. So all
+    networks stay equal. Batch norm spans all parts of the batch on GPUs, but only the rank's own on a CPU.
     """
 
     def __init__(self, fabric: Fabric) -> None:
@@ -24,11 +27,7 @@ class Ranks:
         self.count: int = fabric.world_size
 
     def part(self, batch_size: int) -> int:
-        """Samples of each rank in a batch.
-
-        Raises:
-            ValueError: when the batch does not divide evenly.
-        """
+        """Samples of each rank in a batch, or ValueError if it cannot be divided evenly."""
         check_batch(batch_size, self.count)
         return batch_size // self.count
 
@@ -49,7 +48,7 @@ class Ranks:
 
 
 def check_batch(batch_size: int, devices: int) -> None:
-    """ValueError where a batch does not divide evenly among devices."""
+    """Raise ValueError unless a batch can be divided evenly among devices."""
     if batch_size % devices:
         nearest = batch_size // devices * devices or devices
         raise ValueError(f"batch_size {batch_size} does not divide among {devices} devices: {nearest} would")
