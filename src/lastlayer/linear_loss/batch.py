@@ -1,4 +1,4 @@
-"""The target of one call: checked, cut by rows or by tiles of classes, and what a mean over the batch divides by."""
+"""The target of one call, checked. How it is cut by rows and by tiles of classes, and which classes this rank holds."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from lastlayer._core.precision import wide
+from lastlayer._core.ranks import Group
 from lastlayer.linear_loss.layer import Layer
-from lastlayer.linear_loss.products import WIDTH, logits_of
-from lastlayer.linear_loss.sharded import Shard
+from lastlayer.linear_loss.products import WIDTH, chunks, logits_of
 from lastlayer.losses import Loss, Target
 from lastlayer.losses.selection import normaliser
 from lastlayer.losses.target import Labels, is_probabilities, read
 
-MANY = 4096  # classes, of which a tile more is little
+MANY = 4096  # classes from which one more tile costs little
 
 
 @dataclass(frozen=True)
@@ -30,48 +31,43 @@ class Batch:
     class_weight: Tensor | None  # (K,)
     reduction: str
     divisor: Tensor | None  # of the mean; None if nothing is divided
-    counted: Tensor | None  # whether any sample counts at all
-
-    @property
-    def has_one_share(self) -> bool:
-        """Whether the target is labels, and each label holds the same part of all samples."""
-        return bool(self.labels) and not any(isinstance(x.share, Tensor) and x.share.dim() for x in self.labels)
 
     def reduce(self, per_sample: Tensor) -> Tensor:
-        """The reduction, with torch's divisor: over the whole batch, whatever it was cut into."""
+        """The reduction. As in torch, the mean divides by a number of the whole batch, however it was cut."""
         if self.reduction == "none":
             return per_sample
         total = per_sample.sum()
         return total if self.divisor is None else total / self.divisor
 
     def reduce_counted(self, per_sample: Tensor) -> Tensor:
-        """The reduction; a wholly ignored sample gets no gradient, even where the divisor is 0."""
+        """The reduction. A wholly ignored sample gets no gradient, even if the divisor is 0."""
         if self.labels:
             counts = torch.stack([labels.valid for labels in self.labels]).any(0)
             per_sample = torch.where(counts, per_sample, 0.0)
         return self.reduce(per_sample)
 
     def counted_part(self, labels: Labels, part: Tensor) -> Tensor:
-        """Losses (N,) of one label of each sample, times its class weight and its share; 0 where it is ignored."""
+        """Losses (N,) of one label per sample, times its class weight and its share. 0 if the label is ignored."""
         if self.class_weight is not None:
             part = part * self.class_weight[labels.index.squeeze(1)]
         return torch.where(labels.valid, labels.share * part, 0.0)
 
     def factor(self) -> Tensor | float:
-        """What the gradient of the sum is multiplied by; 0 rather than infinite where no sample counts."""
-        if self.divisor is None or self.counted is None:
+        """The number that multiplies the gradient of the sum. It is 0, not infinite, if no sample counts."""
+        if self.divisor is None:
             return 1.0
-        return torch.where(self.counted, 1 / self.divisor, 0.0)
+        counts = torch.stack([labels.valid for labels in self.labels]).any() if self.labels else self.divisor > 0
+        return torch.where(counts, 1 / self.divisor, 0.0)
 
     def mass(self, dtype: torch.dtype) -> Tensor:
-        """How much of each sample's labels counts, (N,): 1 but for ignored ones."""
+        """The share of each sample's labels that counts, (N,): 1 unless some are ignored."""
         shares = [labels.valid.to(dtype) * labels.share for labels in self.labels]
         return sum(shares[1:], shares[0])
 
     def entries(self, low: int, high: int, K: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each label of a sample, its place in the tile and its share, (N, 1) each; share 0 if not in the tile.
+        """For each label of a sample, its place in the tile and its share, (N, 1) each. Outside the share is 0.
 
-        A label that is no class stays out of range in the first and in the last tile, so that the device raises.
+        If a label is no class, its place stays out of range in the first and in the last tile, so the device raises.
         """
         for labels in self.labels:
             index, share = labels.index - low, (labels.valid.to(dtype) * labels.share).unsqueeze(1)
@@ -83,20 +79,9 @@ class Batch:
                 index = index.clamp(max=high - low - 1)
             yield index, share
 
-    def probabilities_of(self, low: int, high: int, dtype: torch.dtype) -> Tensor:
-        """The class probabilities of a tile, (N, high - low)."""
-        assert self.probabilities is not None
-        return self.probabilities[:, low:high].to(dtype)
-
-
-def chunks(count: int, size: int) -> Iterator[tuple[int, int]]:
-    """(low, high) of every chunk. Of nothing there is one empty chunk, so that the loss still sees its arguments."""
-    for low in range(0, max(count, 1), size):
-        yield low, min(low + size, count)
-
 
 def rows_of(target: Target, low: int, high: int) -> Target:
-    """The target of some samples."""
+    """The target of the samples low..high-1."""
     if not isinstance(target, tuple):
         return target[low:high]
     first, second, lam = target
@@ -104,39 +89,28 @@ def rows_of(target: Target, low: int, high: int) -> Target:
 
 
 def read_batch(loss: Loss, target: Target, N: int, K: int, features: Tensor, dtype: torch.dtype) -> Batch:
-    """Check a target as the loss itself would, against logits (N, K) that take up no memory."""
+    """Check a target as the loss itself would, against logits (N, K) that take no memory."""
     logits = torch.zeros((), dtype=dtype, device=features.device).expand(N, K)
     options: dict[str, Any] = loss.hyperparameters()
     class_weight = options.get("class_weight") if "class_weight" in options else options.get("weight")
     reduction = options.get("reduction", "sum")
     ignore_index = options.get("ignore_index")
-    as_probabilities = not isinstance(target, tuple) and is_probabilities(target, logits, "logits")
-    # Only the labels are read here: class probabilities in half precision would be copied, all N x K of them.
-    stand_in = torch.zeros(N, dtype=torch.long, device=features.device) if as_probabilities else target
-    problem = read(logits, stand_in, weight=class_weight, ignore_index=ignore_index, reduction=reduction)
-    if as_probabilities and ignore_index is not None and ignore_index >= 0:
+    probabilities = target if not isinstance(target, tuple) and is_probabilities(target, logits, "logits") else None
+    # Only labels are read here: reading class probabilities in half precision would copy all N x K of them.
+    labels = target if probabilities is None else torch.zeros(N, dtype=torch.long, device=features.device)
+    problem = read(logits, labels, weight=class_weight, ignore_index=ignore_index, reduction=reduction)
+    if probabilities is not None and ignore_index is not None and ignore_index >= 0:
         read(logits, target, ignore_index=ignore_index)  # raises
-    divisor = counted = None
-    if as_probabilities:
-        divisor, counted = logits.new_full((), N), logits.new_full((), N > 0, dtype=torch.bool)
-    else:
-        divisor = torch.as_tensor(normaliser(problem), device=features.device)
-        counted = torch.stack([labels.valid.any() for labels in problem.labels]).any()
-    if reduction != "mean":
-        divisor = None
-    return Batch(
-        target,
-        () if as_probabilities else problem.labels,
-        target if as_probabilities else None,  # type: ignore[arg-type]
-        problem.weight,
-        reduction,
-        divisor,
-        counted,
-    )
+    divisor = None
+    if reduction == "mean":
+        count = normaliser(problem) if probabilities is None else logits.new_full((), N)
+        divisor = torch.as_tensor(count, device=features.device)
+    found = problem.labels if probabilities is None else ()
+    return Batch(target, found, probabilities, problem.weight, reduction, divisor)
 
 
 def wanted_numbers(loss: Loss, batch: Batch, path: str, learnable: Collection[str]) -> list[Tensor]:
-    """The loss's own tensors that want a gradient and get one on a path; ValueError for those that would not."""
+    """The loss's own tensors that need a gradient. ValueError if this path does not give one of them its gradient."""
     parts = batch.target if isinstance(batch.target, tuple) else (batch.target,)
     if torch.is_grad_enabled() and any(isinstance(part, Tensor) and part.requires_grad for part in parts):
         raise ValueError(f"the target wants a gradient, which path={path!r} does not give: detach it, or plan 'dense'")
@@ -156,10 +130,86 @@ def check_numbers(loss: Loss, features: Tensor, K: int) -> None:
 
 
 @dataclass(frozen=True)
-class Tiles:
-    """How the classes are cut, and the target's numbers on a tile, q_k = t_k w_k, with t smoothed.
+class Shard:
+    """The classes start..stop-1 of K that this rank holds, if the weight is split by class over a process group.
 
-    Labels are gathered and scattered, so that nothing of the size of a tile is made of them.
+    Features, target and loss are the same on every rank. A number of a sample that is a sum over classes is then a sum
+    over ranks. The loss made of such numbers is the same on every rank, and so is its gradient in them, which each rank
+    passes on to its own classes. Each rank finds a part of the gradient of what all ranks share, above all of the
+    features. Those parts are summed once.
+    """
+
+    group: Group
+    start: int
+    stop: int
+    K: int
+
+    def total(self, part: Tensor) -> Tensor:
+        """The sum over ranks. Each rank keeps the gradient of its own part."""
+        return _Total.apply(part, self)  # type: ignore[no-any-return, no-untyped-call]
+
+    def shared(self, values: Tensor) -> Tensor:
+        """The values, which are the same on every rank. Their gradient is the sum over ranks."""
+        return _Shared.apply(values, self)  # type: ignore[no-any-return, no-untyped-call]
+
+    def add(self, values: Tensor) -> Tensor:
+        """The sum over ranks in place, without history."""
+        dist.all_reduce(values, group=self.group)
+        return values
+
+    def largest(self, values: Tensor) -> Tensor:
+        """The maximum over ranks in place, without history."""
+        dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self.group)
+        return values
+
+
+class _Total(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, shard: Shard) -> Tensor:
+        return shard.add(part.clone())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
+class _Shared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, shard: Shard) -> Tensor:
+        ctx.shard = shard
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        total = ctx.shard.add(gradient.to(wide(gradient.dtype), copy=True))
+        return total.to(gradient.dtype), None
+
+
+def read_shard(group: Group, features: Tensor, weight: Tensor) -> Shard:
+    """The classes of this rank, from the sizes that all ranks send. If they do not fit, every rank raises the same."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise ValueError("group needs torch.distributed: call torch.distributed.init_process_group on every rank first")
+    rank = dist.get_rank(group)
+    if rank < 0:
+        raise ValueError("this process is not in the group: call linear_loss on the ranks of the group alone")
+    mine = torch.tensor([*weight.shape, features.shape[0]], device=weight.device)
+    sizes = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(sizes, mine, group=group)
+    counts, widths, samples = (list(column) for column in zip(*(size.tolist() for size in sizes), strict=True))
+    if len(set(widths)) > 1 or len(set(samples)) > 1:
+        raise ValueError(
+            f"every rank must give the same samples and its own classes: the ranks have N = {samples} and d = {widths}"
+        )
+    if 0 in counts:
+        raise ValueError(f"every rank must hold at least one class, the ranks hold {counts}: use a smaller group")
+    return Shard(group, sum(counts[:rank]), sum(counts[: rank + 1]), sum(counts))
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How the classes are cut, and the numbers of the target on a tile: q_k = t_k w_k, where t is smoothed.
+
+    Labels are gathered and scattered, so they need nothing of the size of a tile.
     """
 
     batch: Batch
@@ -168,17 +218,17 @@ class Tiles:
     smoothing: float = 0.0
     offset: Tensor | None = None  # (K,), added to the scores
     others: bool = False  # whether the log-sum leaves the label out
-    shard: Shard | None = None  # which of the K classes the layer holds; None is all
+    shard: Shard | None = None  # which of the K classes the layer holds; None means all
 
     @property
     def held(self) -> tuple[int, int]:
-        """The first of the classes that the layer holds, and the first after them."""
+        """The first class that the layer holds, and the first one after its classes."""
         return (0, self.K) if self.shard is None else (self.shard.start, self.shard.stop)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """(low, high) of every tile, counted from the first class; of a shard, only the tiles of its classes.
+        """(low, high) of every tile of the classes that the layer holds, counted from the first of all K classes.
 
-        If there are many classes, those past the last whole width get a tile of their own: they would slow down others.
+        If there are many classes, those past the last whole width get a tile of their own. They would slow down others.
         """
         start, stop = self.held
         rest = (stop - start) % WIDTH if stop - start > MANY else 0
@@ -193,31 +243,34 @@ class Tiles:
         return slice(low - start, high - start)
 
     def scores(self, layer: Layer, factor: Tensor | None, low: int, high: int) -> tuple[Tensor, Tensor]:
-        """Logits of some classes, and the scores made from them."""
+        """Logits of the classes of a tile, and the scores made from them."""
         own = self.own(low, high)
         z = logits_of(layer.features, layer.weight[own], None if layer.bias is None else layer.bias[own])
         s = z if factor is None else z * factor.unsqueeze(1)
-        if self.offset is not None:
-            s = s + self.offset[low:high]
-        return z, s
+        return z, s if self.offset is None else s + self.offset[low:high]
 
     def summed(self, s: Tensor, low: int, high: int) -> Tensor:
-        """The scores that the log-sum runs over."""
+        """The scores over which the log-sum runs."""
         if not self.others:
             return s
         for index, share in self.batch.entries(low, high, self.K, s.dtype):
             s = s.scatter(1, index, torch.where(share > 0, float("-inf"), s.gather(1, index)))
         return s
 
+    def probabilities(self, low: int, high: int, dtype: torch.dtype) -> Tensor:
+        """The smoothed class probabilities of a tile, (N, high - low)."""
+        assert self.batch.probabilities is not None
+        return (1 - self.smoothing) * self.batch.probabilities[:, low:high].to(dtype) + self.smoothing / self.K
+
     def mass(self, N: int, dtype: torch.dtype, first: int = 0, last: int | None = None) -> Tensor:
-        """sum_k q_k of each sample over the classes first..last-1, by default all K, (N,)."""
+        """sum_k q_k of each sample over the classes first..last-1, (N,). By default over all K."""
         last = self.K if last is None else last
         weight = self.batch.class_weight
         total: Tensor | int = last - first if weight is None else weight[first:last].sum()
         if self.batch.probabilities is not None:
             mass = self.batch.probabilities.new_zeros(N, dtype=dtype)
             for low, high in chunks(last - first, self.size):
-                t = self.batch.probabilities_of(first + low, first + high, dtype)
+                t = self.batch.probabilities[:, first + low : first + high].to(dtype)
                 mass += t.sum(1) if weight is None else t @ weight[first + low : first + high]
             return (1 - self.smoothing) * mass + self.smoothing / self.K * total
         parts = []
@@ -231,8 +284,7 @@ class Tiles:
         """sum_k q_k (s_k - shift) over a tile, with one shift per sample, (N,)."""
         weight = None if self.batch.class_weight is None else self.batch.class_weight[low:high]
         if self.batch.probabilities is not None:
-            q = (1 - self.smoothing) * self.batch.probabilities_of(low, high, s.dtype) + self.smoothing / self.K
-            terms = q * (s - shift.unsqueeze(1))
+            terms = self.probabilities(low, high, s.dtype) * (s - shift.unsqueeze(1))
             return terms.sum(1) if weight is None else terms @ weight
         found = torch.zeros_like(shift)
         for index, share in self.batch.entries(low, high, self.K, s.dtype):
@@ -254,7 +306,7 @@ class Tiles:
         """ds += coefficient q over a tile, with one coefficient per sample, (N,)."""
         weight = None if self.batch.class_weight is None else self.batch.class_weight[low:high]
         if self.batch.probabilities is not None:
-            q = (1 - self.smoothing) * self.batch.probabilities_of(low, high, ds.dtype) + self.smoothing / self.K
+            q = self.probabilities(low, high, ds.dtype)
             ds += coefficient.unsqueeze(1) * (q if weight is None else q * weight)
             return
         for index, share in self.batch.entries(low, high, self.K, ds.dtype):
@@ -266,5 +318,5 @@ class Tiles:
 
 
 def times_share(share: Tensor, values: Tensor) -> Tensor:
-    """share values. A label of another tile reads the class at the edge, whose logit may be -inf: 0 times it is 0."""
+    """share values, but 0 if the share is 0: then the value is that of a class at the edge of the tile, maybe -inf."""
     return torch.where(share == 0, 0.0, share * values)

@@ -1,8 +1,8 @@
-"""Tiles of classes: every sample, a few classes at a time; the logits are computed again for the gradient.
+"""Tiles of classes: every sample, a few classes at a time. The logits are computed again for the gradient.
 
 A loss of the softmax family is a function of a few numbers per sample: the log-sum of its scores, and the sum of its
-scores that the target weights. These are computed tile by tile, with a gradient. The loss itself is then ordinary code
-on (N,) tensors.
+scores weighted by the target. These numbers are computed tile by tile, with a gradient. The loss itself is then
+ordinary code on (N,) tensors.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from lastlayer._core.precision import wide
-from lastlayer.linear_loss.batch import Batch, Tiles, check_numbers, times_share, wanted_numbers
+from lastlayer.linear_loss.batch import Batch, Shard, Tiles, check_numbers, times_share, wanted_numbers
 from lastlayer.linear_loss.layer import Gradients, Layer, fused
 from lastlayer.linear_loss.picked import SquaredError, SquaredNorms, drawn_losses
 from lastlayer.linear_loss.plan import called
 from lastlayer.linear_loss.rows_coupled import BatchSoftmax
-from lastlayer.linear_loss.sharded import Shard
 from lastlayer.losses import Loss
 from lastlayer.losses.forms import BinaryForm, DrawnForm, OthersForm, SoftmaxForm, SquaresForm, Sums
 from lastlayer.losses.selection import softplus
@@ -36,7 +35,7 @@ def by_classes(
     bias: Tensor | None,
     shard: Shard | None,
 ) -> Tensor:
-    """The loss, a tile of classes at a time; of a shard, the classes held here."""
+    """The loss, a tile of classes at a time. With a shard, only the classes that this rank holds."""
     form, layer = loss.class_form, (features, weight, bias)
     options: dict[str, Any] = loss.hyperparameters()
     if form is None or (isinstance(form, DrawnForm) and (options["samples"] is None or not batch.labels)):
@@ -45,7 +44,7 @@ def by_classes(
         raise ValueError(f"{called(loss)} of class probabilities has no form by tiles of classes: path 'rows' takes it")
     wanted_numbers(loss, batch, "classes", form.learnable)
     K = weight.shape[0] if shard is None else shard.K
-    if not loss.takes_layer and not isinstance(form, DrawnForm):  # these check their numbers where they use them
+    if not loss.takes_layer and not isinstance(form, DrawnForm):  # these check their numbers when they use them
         check_numbers(loss, features, K)
     tiles = Tiles(batch, size, K, options.get("label_smoothing", 0.0), shard=shard)
     match form:
@@ -68,12 +67,12 @@ def by_classes(
 def _softmax(
     form: SoftmaxForm, tiles: Tiles, options: dict[str, Any], features: Tensor, weight: Tensor, bias: Tensor | None
 ) -> Sums:
-    """The sums that a loss of the softmax family is a function of."""
+    """The sums from which a loss of the softmax family follows."""
     (N, d), K, dtype = features.shape, tiles.K, wide(features.dtype)
     factor = slope = None
     if form.norm is not None:
         gamma, tau = form.norm(options, K)
-        by_gram = 2 * d * (N + K) <= 3 * N * K  # else W^T W and its gradient would cost more than a pass for the norms
+        by_gram = 2 * d * (N + K) <= 3 * N * K  # else W^T W and its gradient cost more than a pass over the logits
         if by_gram:
             norms2 = fused(SquaredNorms(tiles.size), features, weight, bias)
             norms2 = norms2 if tiles.shard is None else tiles.shard.total(norms2)
@@ -101,14 +100,14 @@ def sums_over_classes(
     factor: Tensor | None = None,
     slope: Tensor | None = None,
 ) -> Sums:
-    """The sums of scores s = factor z + offset that every softmax loss is made of.
+    """The sums of the scores s = factor z + offset from which every softmax loss follows.
 
     Args:
         tiles: how to cut, and the target.
         features, weight, bias: (N, d), (K, d), (K,).
-        factor: one number per sample, (N,), with a gradient; None is 1.
-        slope: d factor / d ||z||^2, (N,), if the factor is a function of the logits' norm. Its part of the gradient is
-            then put in here. Goes without offset and shares.
+        factor: one number per sample, (N,), with a gradient; None means 1.
+        slope: d factor / d ||z||^2, (N,), if the factor is a function of the logits' norm. The gradient then contains
+            its part too. Not together with an offset or shares.
     """
     more = () if factor is None else (factor,)
     algorithm = SoftmaxSums(tiles, None if factor is None else factor.detach(), slope)
@@ -128,8 +127,8 @@ class SoftmaxSums:
         for low, high in tiles:
             z, s = tiles.scores(layer, factor, low, high)
             if largest is None:
-                # The target's sum is taken against the first tile's largest score: against 0, a large part common to
-                # all scores would take its digits.
+                # The target's sum is taken against the first tile's largest score. Against 0 it would lose digits if
+                # all scores have a large part in common.
                 first = s.amax(1)
                 first = torch.where(first == float("-inf"), 0.0, first)
                 largest = torch.full_like(first, torch.finfo(s.dtype).min)
@@ -172,7 +171,7 @@ class SoftmaxSums:
             d_factor = torch.zeros_like(factor)
         for low, high in tiles:
             z, s = tiles.scores(layer, factor, low, high)
-            # Not less their sum: rounded to the digits of a large M, it would take those of p - 1.
+            # Not s - (largest + log_sum): if largest is large, that sum is rounded, and p - 1 loses its digits.
             ds = tiles.summed(s, low, high).sub(largest.unsqueeze(1)).sub_(log_sum.unsqueeze(1)).exp_()
             ds.mul_(d_log_sum.unsqueeze(1))
             tiles.add(ds, d_dot, low, high)
@@ -192,10 +191,10 @@ class SoftmaxSums:
 def _against_others(
     form: OthersForm, loss: Loss, batch: Batch, size: int, features: Tensor, weight: Tensor, bias: Tensor | None
 ) -> Tensor:
-    """A loss that sees the false logits through their log-sum alone, (N,).
+    """A loss that depends on the false logits through their log-sum alone, (N,).
 
-    The log-sum is taken over the false logits, not as a difference, which would lose the digits of a confident sample.
-    A mixed pair has two sets of false logits and costs twice.
+    The log-sum is taken over the false logits. As a difference it would lose digits for a confident sample. A mixed
+    pair has two sets of false logits, so it costs twice as much.
     """
     options = loss.hyperparameters()
     if loss.takes_layer:  # multiplies in float32, as its function does
@@ -211,21 +210,15 @@ def _against_others(
         tiles = Tiles(replace(batch, labels=(label,), class_weight=None), size, weight.shape[0], others=True)
         found = sums_over_classes(tiles, features, weight, bias, factor)
         if form.replaced is not None:
-            norms = norms_at(features, weight, index) if loss.takes_layer else None
-            true = form.replaced(found.dot + found.largest, norms, options)
+            norms = torch.linalg.vector_norm(features, dim=1) * torch.linalg.vector_norm(weight[index], dim=1)
+            true = form.replaced(found.dot + found.largest, norms if loss.takes_layer else None, options)
             part = softplus(found.log_sum - (true - found.largest))
         else:
-            pair = torch.stack([found.dot, found.log_sum], 1)  # less the largest, of which differences know nothing
+            pair = torch.stack([found.dot, found.log_sum], 1)  # minus the largest, which does not change the loss
             mine = {name: value for name, value in options.items() if name not in ("weight", "ignore_index")}
             part = type(loss).function(pair, zero, **{**mine, "reduction": "none"})
         value = value + batch.counted_part(labels, part)
     return torch.as_tensor(value)
-
-
-def norms_at(features: Tensor, weight: Tensor, index: Tensor) -> Tensor:
-    """||h|| ||w_y|| of each sample and its label y, (N,)."""
-    norms: Tensor = torch.linalg.vector_norm(features, dim=1) * torch.linalg.vector_norm(weight[index], dim=1)
-    return norms
 
 
 def _binary(tiles: Tiles, options: dict[str, Any], features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -239,9 +232,9 @@ def _binary(tiles: Tiles, options: dict[str, Any], features: Tensor, weight: Ten
 
 
 class BinarySums:
-    """sum_j [a_j t_j softplus(-z_j) + (1 - t_j) softplus(z_j)] of each sample over the classes held here, (N,).
+    """sum_j [a_j t_j softplus(-z_j) + (1 - t_j) softplus(z_j)] of each sample over the classes of this rank, (N,).
 
-    No row couples its classes, so a tile is finished when it is left.
+    Nothing couples the classes, so each tile is finished by itself.
     """
 
     def __init__(self, tiles: Tiles, pos_weight: Tensor | None) -> None:
@@ -265,11 +258,11 @@ class BinarySums:
     def _combine(
         self, low: int, high: int, negative: Tensor, positive: Callable[[Tensor], Tensor], z: Tensor
     ) -> Tensor:
-        """a_j t_j positive(z_j) + (1 - t_j) negative_j over a tile, (N, high - low); overwrites the negative part."""
+        """a_j t_j positive(z_j) + (1 - t_j) negative_j over a tile, (N, high - low). Overwrites the negative part."""
         batch, smoothing, K = self.tiles.batch, self.tiles.smoothing, self.tiles.K
         factor = None if self.pos_weight is None else self.pos_weight[low:high].to(z.dtype)
         if batch.probabilities is not None:
-            t = (1 - smoothing) * batch.probabilities_of(low, high, z.dtype) + smoothing / K
+            t = self.tiles.probabilities(low, high, z.dtype)
             return t * (positive(z) if factor is None else factor * positive(z)) + (1 - t) * negative
         mass = batch.mass(z.dtype).unsqueeze(1)
         own = [
@@ -279,7 +272,7 @@ class BinarySums:
         terms = negative.mul_((1 - smoothing / K) * mass)
         if smoothing:
             terms += smoothing / K * mass * (positive(z) if factor is None else factor * positive(z))
-        # One after the other: the false term goes out exactly before the true one, which may be far smaller, comes in.
+        # In this order: the false term leaves exactly before the true one, which may be far smaller, is added.
         for index, share, false, _ in own:
             terms.scatter_add_(1, index, -times_share(share, false))
         for index, share, _, true in own:

@@ -1,12 +1,13 @@
-"""A linear layer and its gradients, and the protocol of an algorithm that computes a loss on its logits.
+"""A linear layer, its gradients, and the protocol of an algorithm that computes a loss on its logits.
 
-An algorithm computes a value and, later, its gradient as it sees fit. `fused` makes it one step for autograd.
+An algorithm computes a value and, later, its gradient. `fused` makes the two one step for autograd.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from lastlayer._core.precision import narrow, wide
 from lastlayer.linear_loss import kernels
 from lastlayer.linear_loss.products import (
     WeightSum,
+    chunks,
     in_full_precision,
     input_gradient,
     padded,
@@ -24,14 +26,12 @@ from lastlayer.linear_loss.products import (
     times,
 )
 
-LONGEST = 8192  # entries of a row that fit the registers of a program
-
-T = TypeVar("T")
+LONGEST = 8192  # most entries of a row that fit the registers of one program
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer and its inputs, without history, and which of them want a gradient."""
+    """A linear layer and its inputs, without history, and which of them need a gradient."""
 
     features: Tensor  # (N, d)
     weight: Tensor  # (K, d)
@@ -39,23 +39,23 @@ class Layer:
     wants_features: bool = True
     wants_weight: bool = True
     wants_bias: bool = True
-    wants_more: bool = False  # of the loss's own numbers
+    wants_more: bool = False  # whether the loss's own hyperparameters need one
 
     @property
     def wants_any(self) -> bool:
         return self.wants_features or self.wants_weight or self.wants_bias or self.wants_more
 
     def room(self, n: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Memory for the logits (n, K) of n samples, or for their gradient, by default in the layer's dtype."""
+        """Memory for the logits (n, K) of n samples, or for their gradient. By default in the layer's dtype."""
         K = self.weight.shape[0]
         memory = torch.empty(n, padded(K), dtype=dtype or self.weight.dtype, device=self.weight.device)
         if not memory.is_cuda:
-            # On processors with AMX, oneDNN multiplies what lies behind a row of half precision by 0. A NaN stays NaN.
+            # On processors with AMX, oneDNN multiplies the memory behind a half-precision row by 0. A NaN stays NaN.
             memory[:, K:] = 0
         return memory[:, :K]
 
     def put_logits(self, buffer: Tensor, low: int, high: int) -> Tensor:
-        """Put the logits of the samples low..high-1 into the first rows of a buffer, and return those rows."""
+        """Write the logits of the samples low..high-1 into the first rows of a buffer, and return those rows."""
         z, features = buffer[: high - low], self.features[low:high]
         for some in pieces(high - low, features.shape[1], len(self.weight)):
             if self.bias is None:
@@ -64,15 +64,21 @@ class Layer:
                 torch.addmm(self.bias[some], features, self.weight[some].T, out=z[:, some])
         return z
 
+    def logits_in_chunks(self, size: int) -> Iterator[tuple[int, int, Tensor]]:
+        """(low, high, logits) of the samples low..high-1. All chunks use the same memory, one after the other."""
+        buffer = self.room(min(size, len(self.features)))
+        for low, high in chunks(len(self.features), size):
+            yield low, high, self.put_logits(buffer, low, high)
+
 
 @dataclass
 class Gradients:
-    """Gradients of the layer, filled piece by piece; sums are in float32 or better."""
+    """Gradients of the layer. Sums are in float32 or better."""
 
     features: Tensor | None = None  # (N, d)
     weight: Tensor | None = None  # (K, d)
     bias: Tensor | None = None  # (K,)
-    more: list[Tensor] = field(default_factory=list)
+    more: list[Tensor] = field(default_factory=list)  # of the loss's own hyperparameters
 
     @staticmethod
     def zeros(layer: Layer) -> Gradients:
@@ -87,7 +93,7 @@ class Gradients:
 
     @staticmethod
     def of_logits(layer: Layer, dz: Tensor) -> Gradients:
-        """From the gradient dz (N, K) of all logits, in the layer's dtype."""
+        """The gradients that follow from the gradient dz (N, K) of all logits, in the layer's dtype."""
         h, w, b = layer.features, layer.weight, layer.bias
         features = input_gradient(dz, w) if layer.wants_features else None
         weight = None
@@ -99,7 +105,7 @@ class Gradients:
 
     @staticmethod
     def by_classes(layer: Layer) -> Gradients:
-        """For `put_classes`: features to add to, room for weight and bias."""
+        """Gradients for `put_classes`: zeros for the features, memory for weight and bias."""
         h, w, b = layer.features, layer.weight, layer.bias
         return Gradients(
             torch.zeros_like(h, dtype=wide(w.dtype)) if layer.wants_features else None,
@@ -108,7 +114,7 @@ class Gradients:
         )
 
     def put_classes(self, layer: Layer, some: slice, dz: Tensor) -> None:
-        """Put in the gradient dz (N, k) of the logits of some classes, each of them once."""
+        """Enter the gradient dz (N, k) of the logits of some classes. Each class comes once."""
         dz = narrow(dz, layer.weight.dtype)
         if self.features is not None:
             self.features += input_gradient(dz, layer.weight[some])
@@ -124,8 +130,8 @@ class RowGradients:
     Args:
         layer: the layer.
         wide_features: whether the features' gradient is kept in float32.
-        single: whether there is only one chunk. No sum is needed then, and the products can wait for the number that
-            multiplies everything: it goes into the features, which are small, before the weight's product.
+        single: whether there is only one chunk. Then no sum is needed, and the products wait for the number that
+            multiplies everything. It multiplies the features, which are small, before the weight's product.
     """
 
     def __init__(self, layer: Layer, *, wide_features: bool = False, single: bool = False) -> None:
@@ -143,7 +149,7 @@ class RowGradients:
         self.more: list[Tensor] = []
 
     def add(self, layer: Layer, low: int, high: int, dz: Tensor) -> None:
-        """Put in the gradient dz (n, K) of the logits of the samples low..high-1."""
+        """Enter the gradient dz (n, K) of the logits of the samples low..high-1."""
         if self.waits:
             self.waiting = narrow(dz, layer.weight.dtype), layer
         if self.features is not None:
@@ -153,13 +159,31 @@ class RowGradients:
         if self.bias is not None:
             self.bias += dz.sum(0, dtype=self.bias.dtype)
 
+    def add_whole(self, low: int, high: int, features: Tensor, weight: Tensor) -> None:
+        """Enter gradients of the samples low..high-1, and add one of the weight (K, d)."""
+        if self.features is not None:
+            self.features[low:high] = features
+        if self.weight is not None:
+            self.weight.add_whole(weight)
+
+    def add_more(self, more: Sequence[Tensor]) -> None:
+        """Add gradients of the loss's own hyperparameters."""
+        self.more = [a + b for a, b in zip(self.more, more, strict=True)] if self.more else list(more)
+
+    def shrink(self, factor: Tensor) -> None:
+        """Multiply the sums for weight and bias by a number."""
+        if self.weight is not None:
+            self.weight.shrink(factor)
+        if self.bias is not None:
+            self.bias *= factor
+
     def finish(self, factor: Tensor | float) -> Gradients:
-        """All of them times a number."""
+        """All gradients times a number."""
         features = None if self.features is None else times(self.features, factor, self.features.dtype, in_place=True)
         weight = None if self.weight is None else self.weight.finish(factor)
         if self.waiting is not None:
             (dz, layer), self.waiting = self.waiting, None
-            # One buffer is first the features times the number, then their gradient.
+            # The buffer first holds the features times the number, then their gradient.
             buffer = times(layer.features.contiguous(), factor, dz.dtype)
             if layer.wants_weight:
                 weight = torch.empty_like(layer.weight, memory_format=torch.contiguous_format)
@@ -170,13 +194,13 @@ class RowGradients:
         return Gradients(features, weight, bias, [m * factor for m in self.more])
 
 
-class Once(Generic[T]):
-    """Something that can be taken once, such as gradients that are finished in place."""
+class Once:
+    """Something that can be taken once, such as gradients that are finished in place. After that it is None."""
 
-    def __init__(self, thing: T) -> None:
-        self.thing: T | None = thing
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
 
-    def take(self) -> T | None:
+    def take(self) -> Any:
         thing, self.thing = self.thing, None
         return thing
 
@@ -185,15 +209,15 @@ class Algorithm(Protocol):
     """A way to compute a value and its gradient."""
 
     def forward(self, layer: Layer) -> tuple[Tensor, Any]:
-        """The value, and whatever the backward pass will want."""
+        """The value, and whatever the backward pass needs."""
 
     def backward(self, layer: Layer, kept: Any, upstream: Tensor) -> Gradients:
-        """Gradients of the layer for the value's gradient."""
+        """The gradients of the layer, from the gradient of the value."""
 
 
 def fused(algorithm: Algorithm, features: Tensor, weight: Tensor, bias: Tensor | None, *more: Tensor) -> Tensor:
-    """The algorithm's value, differentiable in the layer and in the loss's own numbers."""
-    with kernels.on_its_device(features):  # in the backward pass autograd sees to it
+    """The algorithm's value, differentiable in the layer and in the loss's own hyperparameters."""
+    with kernels.on_its_device(features):  # in the backward pass autograd does this
         if not torch.is_grad_enabled():
             return algorithm.forward(Layer(features, weight, bias, False, False, False))[0]
         return _Fused.apply(algorithm, features, weight, bias, *more)  # type: ignore[no-any-return, no-untyped-call]
@@ -205,17 +229,17 @@ class _Fused(torch.autograd.Function):
         ctx: Any, algorithm: Algorithm, features: Tensor, weight: Tensor, bias: Tensor | None, *more: Tensor
     ) -> Tensor:
         value, kept = algorithm.forward(_layer(ctx, features, weight, bias))
-        ctx.save_for_backward(features, weight, bias, *more)  # raises if something changed them in between
+        ctx.save_for_backward(features, weight, bias, *more)
         ctx.algorithm, ctx.kept, ctx.more = algorithm, kept, len(more)
         return value
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # a gradient of this gradient would silently lack a part
+        if torch.is_grad_enabled():  # the gradient of this gradient would silently be incomplete
             raise RuntimeError(
                 "linear_loss has no second derivatives (create_graph=True) by chunks: plan 'dense' has them"
             )
-        features, weight, bias, *_ = ctx.saved_tensors
+        features, weight, bias, *_ = ctx.saved_tensors  # raises if one was written to since
         with in_full_precision(features):
             found = ctx.algorithm.backward(_layer(ctx, features, weight, bias), ctx.kept, upstream)
         more = found.more or [None] * ctx.more
@@ -229,7 +253,7 @@ def _layer(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None) -> L
 
 
 def with_unchanged(value: Tensor, *read: Tensor) -> Tensor:
-    """The value. Its backward pass raises if a tensor that it may read again was written to since."""
+    """The value. Its backward pass raises if one of the tensors, which it may read again, was written to since."""
     return _Unchanged.apply(value, *read) if value.requires_grad else value  # type: ignore[no-untyped-call]
 
 
@@ -241,18 +265,18 @@ class _Unchanged(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        return upstream, *(None for _ in ctx.saved_tensors)  # which raises if something changed them in between
+        return upstream, *(None for _ in ctx.saved_tensors)  # raises if one was written to since
 
 
 def has_unit_rows(*tensors: Tensor) -> bool:
-    """Whether `unit_rows` takes rows such as these."""
+    """Whether `unit_rows` takes these rows."""
     return all(kernels.row_kernels(t) is not None and 0 < t.shape[1] <= LONGEST for t in tensors)
 
 
 def unit_rows(x: Tensor, scale: float, dtype: torch.dtype | None) -> Tensor:
-    """scale x / ||x|| of each row, in a dtype, rounded once. None is float32.
+    """scale x / ||x|| of each row, rounded once to a dtype; None means float32.
 
-    By kernels, which read a row once. Eager code passes over the weight a dozen times.
+    Kernels read each row once. Eager code would go over the weight a dozen times.
     """
     return _Unit.apply(x, float(scale), dtype or wide(x.dtype))  # type: ignore[no-any-return, no-untyped-call]
 

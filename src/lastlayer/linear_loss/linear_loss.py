@@ -1,8 +1,6 @@
-"""A linear layer and its loss in one, without the N x K logits."""
+"""A linear layer and its loss in one function, without all N x K logits at once."""
 
 from __future__ import annotations
-
-import copy
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +10,7 @@ from torch.autograd.forward_ad import unpack_dual
 from lastlayer._core.precision import wide
 from lastlayer._core.ranks import Group
 from lastlayer._core.unit import unit
-from lastlayer.linear_loss.batch import read_batch
+from lastlayer.linear_loss.batch import Shard, read_batch, read_shard
 from lastlayer.linear_loss.classes import by_classes
 from lastlayer.linear_loss.kernels.large_margin import takes_angles
 from lastlayer.linear_loss.layer import has_unit_rows, unit_rows, with_unchanged
@@ -20,7 +18,6 @@ from lastlayer.linear_loss.plan import SMALL, Plan, called, class_of, refuse_tea
 from lastlayer.linear_loss.plan import plan as choose
 from lastlayer.linear_loss.products import autocast_dtype, in_full_precision
 from lastlayer.linear_loss.rows import by_kernels, by_rows, takes
-from lastlayer.linear_loss.sharded import Shard, read_shard
 from lastlayer.losses import Loss, Target, available, create, entry
 from lastlayer.losses.target import pair_from_list
 
@@ -37,13 +34,13 @@ def linear_loss(
     group: Group = None,
     plan: Plan | None = None,
 ) -> Tensor:
-    """A loss on the logits of a linear layer, of which no more are held at once than the plan says.
+    """A loss on the logits of a linear layer. It holds at most as many logits at once as the plan says.
 
         linear_loss(H, W, target, loss, b) = loss(H W^T + b, target)
 
-    in value and in the gradients of features, weight and bias, for every reduction, target, class weight and ignored
-    label the loss takes. With `normalized`, the logits are scale cos(w_k, h) - b_k, those of a `NormalizedHead`: the
-    rows of features and weight are brought to unit length, and the bias is subtracted.
+    in value and in the gradients of features, weight and bias. This is true for every reduction, target, class weight
+    and ignored label that the loss takes. With `normalized`, the logits are scale cos(w_k, h) - b_k, those of a
+    `NormalizedHead`: features and weight are brought to unit length, and the bias is subtracted.
 
     Args:
         features: H, (N, d).
@@ -52,58 +49,59 @@ def linear_loss(
         loss: a Module of `lastlayer.losses`, or a name for `create`.
         bias: b, (K,).
         normalized: whether features and weight enter by their directions.
-        scale: factor on the cosines, a number or a tensor, which gets its gradient; only with `normalized`.
-        group: a process group over which the weight is sharded by class, `torch.distributed.group.WORLD` for all ranks.
-            Each rank gives its own rows of the weight and of the bias, in the order of the ranks and as many as it
-            likes; all else is given alike on every rank and speaks of all K classes: features, target, the loss with
-            its class weights and `num_classes`. Every rank gets the loss, and the gradients one process would have:
-            those of its own rows, and the whole one of the features. Not for DDP to average.
-        plan: a `Plan`, which fixes the path; None takes `plan(N, d, K, loss, device=...)`, and up to 2^24 logits the
-            dense path where that counts on kernels that do not take the target, the dtype or a learnable number of the
-            loss. No other path is taken.
+        scale: factor of the cosines, a number or a tensor, which gets its gradient. Only with `normalized`.
+        group: a process group, if the weight is split over it by class; `torch.distributed.group.WORLD` for all ranks.
+            Each rank gives its own rows of weight and bias, any number of them, in the order of the ranks. Everything
+            else is the same on every rank and describes all K classes: features, target, the loss with its class
+            weights and `num_classes`. Every rank gets the whole loss, the gradients of its own rows and the whole
+            gradient of the features. DDP must not average them.
+        plan: a `Plan`, which fixes the path. None means `plan(N, d, K, loss, device=...)`. If that counts on kernels
+            which do not take the target, the dtype or a learnable hyperparameter, up to 2^24 logits go by the dense
+            path. No other path is taken.
 
     Returns:
-        What the loss returns: a scalar, or (N,) for reduction "none"; float32 for half precision, else the input's
-        dtype. Half precision is multiplied as the dense layer does, the loss is computed in float32, and so is the sum
-        over chunks that makes the weight's gradient. Under autocast the products run in its dtype.
+        What the loss returns: a scalar, or (N,) for reduction "none". In float32 for half precision, else in the
+        input's dtype. Half precision is multiplied as in the dense layer. The loss is computed in float32, and so is
+        the sum over chunks that gives the weight's gradient. Under autocast the products run in its dtype.
 
     What each path takes:
-        dense: every loss but kd and fn-kd, everything.
-        rows: the same losses, a chunk of samples at a time. Computes the gradient of a scalar in the forward pass, for
-            3 products of size N d K as the dense form; reduction "none" takes a fourth. `max-margin` and
-            `batch-max-margin` with labels take 1 and little more: two logits a sample have a gradient.
-        classes: ce, ls, self-norm, sln, ln, bce, logit-adjusted and batch-ce at 4 products; focal, soft-margin,
-            arc-margin and large-margin of labels likewise, of a mixed pair at 8; mse of labels at none: its sum of
-            squares comes from W^T W, in which a loss near 0 keeps about 1e-7 beta^2 of error in float32. The norm of
-            sln and ln comes from W^T W too where d is below about 1.5 N, and keeps few digits of a row whose logits
-            nearly all cancel; elsewhere it takes a fifth product. nce with `samples` and labels computes the logits of
-            the label and of the t drawn classes alone. Not nce without, max-margin and batch-max-margin, nor focal, the
-            margins and mse of class probabilities.
+        dense: everything, for every loss except kd and fn-kd.
+        rows: the same losses, a chunk of samples at a time. The gradient of a scalar is computed in the forward pass,
+            so this costs 3 products of size N d K, as dense does. Reduction "none" costs 4. `max-margin` and
+            `batch-max-margin` with labels cost little more than 1, because only two logits per sample have a gradient.
+        classes: ce, ls, self-norm, sln, ln, bce, logit-adjusted and batch-ce, for 4 products. focal, soft-margin,
+            arc-margin and large-margin of labels for 4, of a mixed pair for 8. mse of labels for none: its sum of
+            squares comes from W^T W, so a loss near 0 keeps an error of about 1e-7 beta^2 in float32. If d is below
+            about 1.5 N, the norm of sln and ln comes from W^T W too; then a row whose logits nearly all cancel keeps
+            few digits. Otherwise the norm costs a fifth product. nce with `samples` and labels computes the logits of
+            the label and of the t drawn classes alone. Not nce without `samples`, not max-margin and batch-max-margin,
+            and not focal, the margins and mse of class probabilities.
 
-    On a GPU a chunk of rows is computed in place and in the layer's dtype, by Triton kernels for one label a sample and
-    by torch.compile for other targets and losses:
-        - The first call of a loss takes seconds. Where compiling fails, eager code goes on and a warning says so.
-        - If one chunk has all samples, its logits wait for the backward pass and become the gradient there, so that
-          reduction "none" takes no fourth product.
-        - `max-margin` takes three products up to N d K = 2^39, and so does `batch-max-margin` in one chunk of up to
-          2^18 samples; `large-margin` has float32 logits and takes four in several chunks.
-        - The gradient of a bfloat16 weight is summed in float32, in its own memory and half as much again; one chunk
+    On a GPU a chunk of rows is computed in place and in the layer's dtype: by Triton kernels for one label per sample,
+    by torch.compile for other targets and losses.
+        - The first call of a loss takes seconds. If compiling fails, eager code takes over and a warning says so.
+        - If one chunk has all samples, its logits are kept for the backward pass, where the gradient replaces them.
+          Reduction "none" then costs 3 products.
+        - `max-margin` costs 3 products up to N d K = 2^39, and so does `batch-max-margin` in one chunk of up to 2^18
+          samples. `large-margin` has float32 logits and costs 4 in several chunks.
+        - The gradient of a bfloat16 weight is summed in float32, in its own memory and half as much again. One chunk
           needs no sum.
-        - Values without a gradient, and losses whose own numbers are learnt, are left to eager code, in chunks of 2^26
+        - Eager code handles calls without gradients and losses with learnable hyperparameters, in chunks of 2^26
           logits.
 
-    With `group`: ce, ls, sln, ln, self-norm, logit-adjusted, bce and batch-ce, by tiles of classes. At most five
-    numbers a sample are reduced over ranks, and in the backward pass the features' gradient.
+    With `group`: ce, ls, sln, ln, self-norm, logit-adjusted, bce and batch-ce, by tiles of classes. Ranks exchange at
+    most five numbers per sample, and in the backward pass the gradient of the features.
 
-    `torch.compile` around the chunked paths leaves them as they are, and its graph breaks there. Not supported: second
-    derivatives, forward-mode derivatives and `torch.func` of the chunked paths; gradients of the target and of class
-    weights there; a batch loss coupled over ranks by its own `group`, or of your own making, there; a bias with
-    large-margin, which has none. kd and fn-kd, whose teacher has no place here.
+    If `torch.compile` meets a chunked path, it breaks the graph there and leaves the path as it is. Not supported by
+    chunked paths: second derivatives, forward-mode derivatives and `torch.func`; gradients of the target and of class
+    weights; a batch loss that is coupled over ranks by its own `group`, or one of your own. Not supported at all: a
+    bias with large-margin, which has none; kd and fn-kd, which need a teacher.
 
-    Degenerate cases: as in the loss. An empty or wholly ignored batch has a mean of NaN and gradients 0.
+    Degenerate cases: as in the loss. If the batch is empty or wholly ignored, the mean is NaN and all gradients are 0.
 
     Raises:
-        ValueError: for shapes that do not fit, a loss its plan's path does not take (and which does), and the above.
+        ValueError: for shapes that do not fit, for what is not supported, and if the plan's path does not take the loss
+            (the message says which path does).
         TypeError: for dtypes that differ.
 
     Example:
@@ -115,7 +113,13 @@ def linear_loss(
         >>> torch.allclose(linear_loss(H, W, y, "sln", plan=by_rows), losses.soft_logit_norm(H @ W.T, y), atol=1e-5)
         True
     """
-    module = _module_of(loss, bias, plan)
+    module = create(loss) if isinstance(loss, str) else loss
+    if not isinstance(module, Loss) or module.needs_teacher:
+        refuse_teachers(loss)  # raises
+    if plan is not None and not isinstance(plan, Plan):
+        raise TypeError(f"plan must be a Plan or None, got {type(plan).__name__}")
+    if bias is not None and module.takes_layer:
+        raise ValueError(f"{called(loss)} has no bias, because it takes features and weight: give bias=None")
     _check_layer(features, weight, bias, normalized, scale)
     shard = None
     if group is not None:
@@ -172,38 +176,24 @@ def _in_parts(
 
 
 def _as_it_stands(module: Loss) -> Loss:
-    """The loss with the numbers it has now, even if they change before the backward pass, which may read them.
+    """A copy of the loss, whose numbers stay as they are now. The backward pass may read them after they changed.
 
-    A loss that does more than call its function may remember something in its call, and stays itself.
+    A loss that does more than call its function is not copied, because a call may change it.
     """
     if not module.only_calls_function():
         return module
-    found = copy.copy(module)
-    found._buffers, found._parameters = dict(module._buffers), dict(module._parameters)
+    found = type(module).__new__(type(module))
+    found.__setstate__({**vars(module), "_buffers": {**module._buffers}, "_parameters": {**module._parameters}})
     return found
 
 
-# torch.compile around a step leaves this alone: neither launches of kernels nor choices by values are for tracing.
-# Unlike torch.compiler.disable this imports the compiler when it is called, not here.
+# torch.compile cannot trace launches of kernels and choices by values, so it leaves this function alone. Unlike
+# torch.compiler.disable, this imports the compiler when it is called, not here.
 _untraced_parts = torch._disable_dynamo(_in_parts)  # type: ignore[attr-defined]
 
 
-def _module_of(loss: Loss | str, bias: Tensor | None, plan: Plan | None) -> Loss:
-    """The loss as a Module. Raises if it has no place here, or not with this bias, and for what is no plan."""
-    module = create(loss) if isinstance(loss, str) else loss
-    if not isinstance(module, Loss):
-        raise TypeError(f"loss must be a Module of lastlayer.losses or a name for create, got {type(loss).__name__}")
-    if module.needs_teacher:
-        refuse_teachers(loss)
-    if plan is not None and not isinstance(plan, Plan):
-        raise TypeError(f"plan must be a Plan or None, got {type(plan).__name__}")
-    if bias is not None and module.takes_layer:
-        raise ValueError(f"{called(loss)} has no bias, because it takes features and weight: give bias=None")
-    return module
-
-
 def _are_transformed(*given: Tensor | float | None) -> bool:
-    """Whether torch.func is at work, or a tensor carries a forward-mode derivative: chunks would lose it."""
+    """Whether torch.func is active or a tensor carries a forward-mode derivative, which chunks would lose."""
     if torch._C._are_functorch_transforms_active():
         return True
     tensors = [one for one in given if isinstance(one, Tensor)]
@@ -213,13 +203,13 @@ def _are_transformed(*given: Tensor | float | None) -> bool:
 def _plan_of(
     module: Loss, features: Tensor, weight: Tensor, bias: Tensor | None, target: Target, shard: Shard | None
 ) -> Plan:
-    """The plan if none is given; of a sharded weight, tiles of the classes held here."""
+    """The plan if none is given. If the weight is sharded: tiles of the classes of this rank."""
     (N, d), held, device = features.shape, weight.shape[0], features.device.type
     if shard is not None:
         return Plan("classes", f"{held} of {shard.K} classes are here", classes=tile(N, held, device))
     few = N * held <= SMALL
     if few and (torch.compiler.is_compiling() or _are_transformed(features, weight, bias)):
-        return Plan("dense", "few logits, and ordinary code to be transformed")
+        return Plan("dense", "few logits, and only ordinary code can be transformed")
     probabilities = isinstance(target, Tensor) and target.is_floating_point() and target.dim() == 2
     found = choose(N, d, held, module, probabilities=probabilities, device=device)
     if not few or found.rows is None:
@@ -230,7 +220,7 @@ def _plan_of(
 
 
 def _read_group(group: Group, loss: Loss | str, plan: Plan | None, features: Tensor, weight: Tensor) -> Shard:
-    """The classes held here, if the loss can be made from parts."""
+    """The classes of this rank. Raises if the loss or the plan does not take a sharded weight."""
     form = class_of(loss).class_form
     if form is None or not form.shards:
         forms = {name: entry(name).module.class_form for name in available()}
@@ -247,7 +237,7 @@ def _read_group(group: Group, loss: Loss | str, plan: Plan | None, features: Ten
 def _check_layer(
     features: Tensor, weight: Tensor, bias: Tensor | None, normalized: bool, scale: Tensor | float
 ) -> None:
-    """Raise unless it is a linear layer."""
+    """Raise unless these make a linear layer."""
     for name, tensor, axes in (("features", features, "(N, d)"), ("weight", weight, "(K, d)")):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
@@ -277,14 +267,14 @@ def _check_layer(
 def _additive(
     features: Tensor, weight: Tensor, bias: Tensor | None, normalized: bool, scale: Tensor | float, in_parts: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The additive linear layer, in the dtype its products run in."""
+    """The layer as a plain linear one: features, weight and bias to add, in the dtype in which the products run."""
     lower = autocast_dtype(features)
     if normalized:
         bias = None if bias is None else -bias
         if in_parts and not isinstance(scale, Tensor) and has_unit_rows(features, weight):
             features, weight = unit_rows(features, 1.0, lower), unit_rows(weight, scale, lower)
         else:
-            scale = scale.squeeze() if isinstance(scale, Tensor) else scale  # of no axes, it leaves the dtype alone
+            scale = scale.squeeze() if isinstance(scale, Tensor) else scale  # without axes it leaves the dtype alone
             features, weight = unit(features), scale * unit(weight)
     if lower is not None:
         features, weight = (t if t.dtype is torch.float64 else t.to(lower) for t in (features, weight))

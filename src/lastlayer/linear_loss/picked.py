@@ -1,4 +1,4 @@
-"""Losses that need few logits or none: of the classes picked for each sample, and sums of squares from W^T W."""
+"""Losses that need few logits or none: logits of picked classes for each sample, and sums of squares from W^T W."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from lastlayer._core.precision import narrow, wide
-from lastlayer.linear_loss.batch import Batch, chunks
+from lastlayer.linear_loss.batch import Batch
 from lastlayer.linear_loss.layer import Gradients, Layer, fused
-from lastlayer.linear_loss.products import add_product, input_gradient, logits_of, put_product
+from lastlayer.linear_loss.products import add_product, chunks, input_gradient, logits_of, put_product
 from lastlayer.losses import Loss
 from lastlayer.losses.forms import DrawnForm
 from lastlayer.losses.selection import softplus
@@ -32,7 +32,7 @@ class Picked:
         return self.add_to(Gradients(), layer, upstream)
 
     def add_to(self, gradients: Gradients, layer: Layer, upstream: Tensor) -> Gradients:
-        """Add to gradients, where None means zeros; the features' are then in float32 or better."""
+        """Add to gradients, where None means zeros. Those of the features are in float32 or better."""
         sums = ClassSums(layer.weight, self.classes.T.flatten()) if layer.wants_weight else None
         for column, (classes, dz) in enumerate(zip(self.classes.unbind(1), upstream.unbind(1), strict=True)):
             if layer.wants_features:
@@ -50,10 +50,7 @@ class Picked:
 
 
 class ClassSums:
-    """Sums of rows by class, (K, d), in float32 and rounded once. They touch only the classes given, (m,).
-
-    There is a row for each class that occurs, not for all K.
-    """
+    """Sums of rows by class, (K, d), in float32 and rounded once. Only the classes given, (m,), take any memory."""
 
     def __init__(self, weight: Tensor, classes: Tensor) -> None:
         self.weight = weight
@@ -63,18 +60,18 @@ class ClassSums:
         place = starts.cumsum(0) - 1  # of each entry's class among those that occur
         count = min(order.values.numel(), weight.shape[0])
         self.places = torch.empty_like(place).scatter_(0, order.indices, place)
-        self.classes = order.values.new_zeros(count).scatter_(0, place, order.values)  # past the last, class 0
+        self.classes = order.values.new_zeros(count).scatter_(0, place, order.values)  # after the last one, class 0
         self.sums = torch.zeros(count, weight.shape[1], dtype=wide(weight.dtype), device=weight.device)
 
     def add(self, first: int, rows: Tensor) -> None:
-        """Add rows (n, d) to the entries first..first+n-1 of the classes given."""
+        """Add rows (n, d) for the classes given at first..first+n-1."""
         self.sums.index_add_(0, self.places[first : first + len(rows)], rows.to(self.sums.dtype))
 
     def add_to(self, total: Tensor | None) -> Tensor:
-        """The sums in their places, (K, d), added in place to a total, where None means zeros."""
+        """The total (K, d), where None means zeros, plus the sums. Added in place."""
         if total is None:
             total = torch.zeros_like(self.weight, memory_format=torch.contiguous_format)
-        return total.index_add_(0, self.classes, narrow(self.sums, total.dtype))  # past the last, zeros
+        return total.index_add_(0, self.classes, narrow(self.sums, total.dtype))  # after the last class, zeros
 
 
 class Shared:
@@ -102,12 +99,12 @@ class Shared:
 def drawn_losses(
     form: DrawnForm, loss: Loss, batch: Batch, features: Tensor, weight: Tensor, bias: Tensor | None
 ) -> Tensor:
-    """softplus(-s_y) + sum_j softplus(s_j) over the drawn j, with s = z - log of how often j is expected, (N,)."""
+    """softplus(-s_y) + sum_j softplus(s_j) over the drawn j, (N,), with s = z - log(how often a class is expected)."""
     options = loss.hyperparameters()
     N, K = features.shape[0], weight.shape[0]
-    logits = torch.zeros((), dtype=wide(features.dtype), device=features.device).expand(N, K)  # takes up no memory
-    stand_in = torch.zeros(N, dtype=torch.long, device=features.device)
-    drawn, expected = form.read(options, read(logits, stand_in))  # (N, t) and (K,)
+    logits = torch.zeros((), dtype=wide(features.dtype), device=features.device).expand(N, K)  # takes no memory
+    any_labels = torch.zeros(N, dtype=torch.long, device=features.device)
+    drawn, expected = form.read(options, read(logits, any_labels))  # (N, t) and (K,)
     shift = torch.where(expected > 0, expected, 1.0).log()
     samples = options["samples"]
     pick = Shared(samples.long()) if samples.dim() == 1 else Picked(drawn)
@@ -125,7 +122,8 @@ def drawn_losses(
 class SquaredNorms:
     """||W h + b||^2 of each sample, (N,), from W^T W, without logits. In float32 or better.
 
-    Relative to |h|^2 |W|^2 the error is that of one rounding. So a row whose logits all nearly cancel keeps few digits.
+    The error is that of one rounding, relative to |h|^2 |W|^2. So if all logits of a row nearly cancel, it keeps few
+    digits.
     """
 
     def __init__(self, size: int) -> None:
@@ -177,12 +175,12 @@ class SquaredNorms:
         return gradients
 
     def _size(self, layer: Layer) -> int:
-        """Classes at a time. A float32 product of half-precision rows copies them; only on a GPU there is no copy."""
+        """Classes at a time. A float32 product of half-precision rows copies them, except on a GPU."""
         return layer.weight.shape[0] if fast_in_bfloat16(layer.weight) else self.size
 
 
 class SquaredError:
-    """||z||^2 + (kappa - 1) z_y^2 - 2 kappa beta z_y + kappa beta^2 of labels y, (N,), without the other logits."""
+    """||z||^2 + (kappa - 1) z_y^2 - 2 kappa beta z_y + kappa beta^2, (N,), from the logits of the labels y alone."""
 
     def __init__(self, batch: Batch, size: int, kappa: float, beta: float) -> None:
         self.batch, self.norms, self.kappa, self.beta = batch, SquaredNorms(size), kappa, beta
@@ -206,12 +204,12 @@ class SquaredError:
 
 
 def fast_in_bfloat16(tensor: Tensor) -> bool:
-    """Whether products of bfloat16 have float32 sums, and many times the speed of float32 ones."""
+    """Whether products of this tensor have float32 sums and many times the speed of float32 products."""
     return tensor.is_cuda and tensor.dtype is torch.bfloat16
 
 
 def exact_product(rows: Tensor, matrix: Tensor) -> Tensor:
-    """rows (n, d) times a float32 matrix (d, d), in float32. bfloat16 rows meet the matrix's digits in two halves."""
+    """rows (n, d) times a float32 matrix (d, d), in float32. For bfloat16 rows the matrix is split in two halves."""
     if not fast_in_bfloat16(rows):
         return rows.to(matrix.dtype) @ matrix
     upper = matrix.to(rows.dtype)

@@ -1,4 +1,4 @@
-"""Which way a linear layer and its loss are computed, and why."""
+"""How a linear layer and its loss are computed, and why."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Literal
 import numpy as np
 import torch
 
-from lastlayer.linear_loss.kernels import has_row_loss
+from lastlayer.linear_loss.kernels import has_row_loss, is_hinge
 from lastlayer.linear_loss.products import WIDTH, padded
 from lastlayer.losses import Loss, entry
-from lastlayer.losses.forms import DrawnForm, Kind, SquaresForm
+from lastlayer.losses.forms import DrawnForm, SquaresForm
 
 Path = Literal["dense", "rows", "classes"]
 
-SMALL = 2**24  # logits up to which the whole matrix is cheaper than any way around it: 64 MiB in float32
-CHUNK = 2**26  # most logits of a chunk of rows: with what a loss keeps for its gradient, about 1 GiB
-ENOUGH_ROWS = 2048  # samples of a chunk from which more would gain nothing
-TILE = 2**22  # logits of a tile of classes, which touches each row of the weight once however small it is
-FEWEST_CLASSES = 4096  # of a tile, all the same: a product of fewer columns is slow
-GPU_CHUNK = 2**28  # most logits of a chunk on a GPU, where it is computed in place: 512 MiB in half precision
+SMALL = 2**24  # most logits for which the whole matrix is the cheapest way: 64 MiB in float32
+CHUNK = 2**26  # most logits of a chunk of rows: about 1 GiB with what a loss keeps for its gradient
+ENOUGH_ROWS = 2048  # samples of a chunk; more would gain nothing
+TILE = 2**22  # logits of a tile of classes; small tiles cost little, because each touches its own rows of the weight
+FEWEST_CLASSES = 4096  # fewest classes of a tile, because a product of fewer columns is slow
+GPU_CHUNK = 2**28  # most logits of a chunk on a GPU, which computes in place: 512 MiB in half precision
 GPU_TILE = 2**25  # logits of a tile on a GPU
-GPU_SMALL = 2**20  # logits from which on kernels, if a loss has them, take fewer passes than the whole matrix
-NARROW = 10  # classes below which kernels have not been timed and are not used
-ONE_PROGRAM = 2**18  # rows that one program adds or couples in less time than the host needs for a step
-FEWEST_ROWS = 512  # below, adding to the whole weight gradient once per chunk costs more than computing logits twice
-SPARSE_PAYS = 2**39  # N d K, from which single entries of a gradient gain more over products than their search costs
+GPU_SMALL = 2**20  # logits above which kernels, if a loss has them, take fewer passes than the whole matrix
+NARROW = 10  # fewest classes for kernels, because fewer have not been timed
+ONE_PROGRAM = 2**18  # most rows that one program adds or couples in less time than the CPU needs for a step
+FEWEST_ROWS = 512  # fewest rows of a chunk; with fewer, updates of the whole weight gradient cost more than new logits
+SPARSE_PAYS = 2**39  # N d K above which single entries of a gradient save more products than their search costs
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Plan:
     Attributes:
         path: "dense": all N x K logits. "rows": a chunk of samples at a time, with every class. "classes": a tile of
             classes at a time, with every sample; the logits are computed again for the gradient.
-        why: the reason, for people.
-        rows: samples in a chunk, for the path "rows" only.
-        classes: classes in a tile, for the path "classes" only.
+        why: the reason, in words.
+        rows: samples in a chunk, only for the path "rows".
+        classes: classes in a tile, only for the path "classes".
     """
 
     path: Path
@@ -63,28 +63,30 @@ def plan(
 
     On a CPU:
         dense     if N K <= 2^24
-        rows      if a chunk can have 512 samples or more. It has 2048 samples, or more if they have at most 2^24
-                  logits, or fewer if they would have more than 2^26. If that is more than half of the samples, it has a
-                  quarter of them.
-        classes   otherwise, and for `mse`, whose sum of squares needs no logits, unless d is much larger than N. A tile
-                  has 2^22 logits, or 4096 classes if that is more, but at most 2^26 logits.
+        rows      if a chunk can have 512 samples or more. It has 2048 samples. It has more if they have at most 2^24
+                  logits, and fewer if they would have more than 2^26. If that is more than half of the samples, it has
+                  a quarter of them.
+        classes   otherwise. Also for `mse`, whose sum of squares needs no logits, unless d is much larger than N. A
+                  tile has 2^22 logits, or 4096 classes if that is more, but at most 2^26 logits.
 
     On a GPU, which computes a chunk in place:
-        dense     if N K <= 2^24; only up to 2^20 if kernels take the loss, the target is labels and K >= 10
+        dense     if N K <= 2^24, or 2^20 if kernels take the loss, the target is labels and K >= 10
         rows      if a chunk of 2^28 logits has all samples or at least 512
-        classes   otherwise, and for `mse` as above. A tile has 2^25 logits.
+        classes   otherwise. Also for `mse`, as above. A tile has 2^25 logits.
 
     There are these exceptions on a GPU:
-        - `large-margin` of labels is dense up to 2^24 logits, because its kernels have many small steps between them,
-          and up to 2^26 if the features are four times as wide as the logits. A chunk has at most 2^28 features too.
-        - `large-margin` of class probabilities goes by the sizes of a CPU: its chunks read and write the whole weight.
-        - Batch losses of more than 2^18 samples are dense up to 2^26 logits. Kernels do not couple as many samples, and
-          what takes their place goes over the features several times.
+        - `large-margin` of labels is dense up to 2^24 logits, because there are many small steps between its kernels.
+          If the features are four times as wide as the logits, it is dense up to 2^26 logits. A chunk has at most 2^28
+          entries of features too.
+        - `large-margin` of class probabilities has the sizes of a CPU, because its chunks read and write the whole
+          weight.
+        - Batch losses of more than 2^18 samples are dense up to 2^26 logits. Kernels do not couple so many samples, and
+          the code that replaces them goes over the features several times.
 
-    A loss without a form by tiles of classes takes rows, however few of them fit a chunk; `why` then says so.
+    A loss without a form by tiles of classes takes rows, however few of them fit a chunk. Then `why` says so.
 
     Args:
-        N, d, K: samples, width of the features, classes; not negative, d and K at least 1.
+        N, d, K: samples, width of the features, classes. N is at least 0, d and K at least 1.
         loss: a loss Module or a name for `lastlayer.losses.create`.
         probabilities: whether the target is class probabilities (N, K) rather than labels or a mixed pair.
         device: a torch device or its name.
@@ -93,7 +95,7 @@ def plan(
         A `Plan`, to look at or to give to `linear_loss`, which then takes that path or raises.
 
     Raises:
-        ValueError: for sizes that are none, and for a loss that needs a teacher.
+        ValueError: for wrong sizes, and for a loss that needs a teacher.
 
     Example:
         >>> plan(8192, 2048, 32768, "ce")
@@ -109,7 +111,7 @@ def plan(
     refuse_teachers(loss)
     row_form, form = kind.row_form, kind.class_form
     in_place = torch.device(device).type == "cuda" and not (kind.takes_layer and probabilities)
-    too_many = kind.couples_batch and row_form is not None and N > ONE_PROGRAM  # for kernels to couple
+    too_many = kind.couples_batch and row_form is not None and N > ONE_PROGRAM  # more than kernels couple
     taken = has_row_loss(loss) if isinstance(loss, Loss) else row_form is not None
     by_kernels = in_place and taken and suits_kernels(kind, N, d, K, N) and not probabilities
     if by_kernels and GPU_SMALL < N * K <= SMALL:
@@ -133,7 +135,7 @@ def plan(
             return Plan("classes", f"only the {drawn} drawn classes of a sample are looked at", classes=drawn)
         form = None
     if isinstance(form, SquaresForm) and not probabilities:
-        if 2 * d * (N + K) < (3 if enough else 8) * N * K:  # what the logits would cost instead
+        if 2 * d * (N + K) < (3 if enough else 8) * N * K:  # the cost by way of the logits
             return Plan("classes", "squares are summed without the logits", classes=classes)
         why = f"summing squares without the logits would cost more at d={d}"
         form = None
@@ -141,38 +143,33 @@ def plan(
         why = f"{called(loss)} of this target has no form by classes"
     if enough and (in_place or 2 * rows <= N):
         return Plan("rows", f"{N * K} logits; {rows} rows of them fit a chunk", rows=min(rows, N))
-    if enough:  # beside the weight's gradient, which waits for all chunks, most of the logits are more than dense holds
+    if enough:  # larger chunks, with the weight's gradient that waits for all of them, would hold more than dense does
         return Plan("rows", f"{N * K} logits; a quarter of their rows is a chunk", rows=-(-N // 4))
     if form is not None and not (probabilities and form.labels_alone):
         return Plan("classes", f"{N * K} logits; only {rows} rows of {K} classes would fit a chunk", classes=classes)
-    rows = min(rows, max(1, N // 4))  # one chunk of all would hold what the dense form does
+    rows = min(rows, max(1, N // 4))  # one chunk of all samples would hold as much as the dense form
     if is_hinge(kind) and not probabilities:
         return Plan("rows", "the gradient has a few entries per row, so small chunks cost nothing", rows=rows)
     return Plan("rows", f"{rows} rows fit a chunk, which is few, but {why}", rows=rows)
 
 
 def suits_kernels(loss: type[Loss], N: int, d: int, K: int, rows: int) -> bool:
-    """Whether the kernels for labels are worth it at such sizes, with so many rows in a chunk."""
+    """Whether the kernels for labels pay at these sizes, with this many rows in a chunk."""
     if loss.row_form is None or K < NARROW or N == 0:
         return False
     if loss.couples_batch and min(rows, ONE_PROGRAM) < N:
         return False
-    # Single entries of a hinge's gradient cost less where the layer is large or the chunks are small.
+    # For a hinge, single entries of the gradient cost less if the layer is large or the chunks are small.
     return not is_hinge(loss) or (N * d * K <= SPARSE_PAYS and rows >= min(N, FEWEST_ROWS))
 
 
-def is_hinge(loss: Loss | type[Loss]) -> bool:
-    """Whether two logits of each row have a gradient: the true one and the largest false one."""
-    return loss.row_form is not None and loss.row_form.kind is Kind.HINGE
-
-
 def eager_rows(size: int, K: int) -> int:
-    """Samples in a chunk of at most `size` that is not computed in place: float32 copies of it are made on the way."""
+    """Samples in a chunk of at most `size` that is not computed in place, so that eager code makes float32 copies."""
     return min(size, max(1, CHUNK // K))
 
 
 def tile(N: int, K: int, device: torch.device | str = "cpu") -> int:
-    """Classes in a tile of N samples."""
+    """Classes in a tile with all N samples."""
     wanted = GPU_TILE if torch.device(device).type == "cuda" else TILE
     size = max(wanted // max(N, 1), min(FEWEST_CLASSES, max(1, CHUNK // max(N, 1))))
     return min(K, size // WIDTH * WIDTH or size)
@@ -188,17 +185,17 @@ def class_of(loss: Loss | str) -> type[Loss]:
 
 
 def called(loss: Loss | str) -> str:
-    """What messages call a loss: the name it was given by, else that of its class."""
+    """The name of a loss in messages: the one by which it was given, else that of its class."""
     return entry(loss).name if isinstance(loss, str) else type(loss).__name__
 
 
 def of_teacher(loss: type[Loss]) -> str:
-    """What a loss needs from a teacher, in words; nothing of most losses."""
+    """What a loss needs from a teacher, in words. Empty for most losses."""
     needed = [name.removeprefix("teacher_") for name in loss.takes if name.startswith("teacher_")]
     return f"the teacher's {' and '.join(needed)}" if loss.needs_teacher else ""
 
 
 def refuse_teachers(loss: Loss | str) -> None:
-    """Raise for a loss that needs a teacher, which has no place in a linear layer."""
+    """Raise if a loss needs a teacher, because linear_loss has no input for it."""
     if needed := of_teacher(class_of(loss)):
         raise ValueError(f"linear_loss has no place for {needed}: call {called(loss)!r} on the logits instead")

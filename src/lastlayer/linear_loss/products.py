@@ -1,9 +1,9 @@
-"""The three matrix products of a linear layer, in pieces, and sums of them, kept in float32 or better."""
+"""The three matrix products of a linear layer, in pieces, and sums of them in float32 or better."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -12,20 +12,26 @@ from torch import Tensor
 from lastlayer._core.precision import at_least_float32, narrow, wide
 from lastlayer.linear_loss import kernels
 
-WIDTH = 8  # entries of half precision that a GPU reads at once, where they begin at a multiple of so many
-BLOCK = 2**23  # entries rounded at a time, where the result lies in the memory of the sum
-SPLIT_PAYS = 2**33  # n d K, from which a product gains more from whole widths than another product of the rest costs
+WIDTH = 8  # entries of half precision that a GPU reads at once if the first of them is at a multiple of 8
+BLOCK = 2**23  # entries rounded at a time if the result lies in the memory of the sum
+SPLIT_PAYS = 2**33  # n d K from which a product of whole widths gains more than the second product, of the rest, costs
+
+
+def chunks(count: int, size: int) -> Iterator[tuple[int, int]]:
+    """(low, high) of every chunk. If the count is 0, one empty chunk, so that the loss still sees its arguments."""
+    for low in range(0, max(count, 1), size):
+        yield low, min(low + size, count)
 
 
 def padded(K: int) -> int:
-    """Entries between the beginnings of two rows of K logits: a multiple of WIDTH."""
+    """Entries from the start of a row of K logits to the start of the next: a multiple of WIDTH."""
     return -(-K // WIDTH) * WIDTH
 
 
 def pieces(n: int, d: int, K: int) -> list[slice]:
-    """The K columns of a product of n d K, whole widths of them and the few left over.
+    """The K columns of a product of size n d K: the whole widths, then the few columns that are left.
 
-    cuBLAS multiplies bfloat16 matrices of an odd number of columns at a fifth to an eighth of its speed.
+    If the number of columns is odd, cuBLAS multiplies bfloat16 matrices at a fifth to an eighth of its speed.
     """
     whole = K // WIDTH * WIDTH
     if whole in (0, K) or n * d * K < SPLIT_PAYS:
@@ -34,7 +40,7 @@ def pieces(n: int, d: int, K: int) -> list[slice]:
 
 
 def logits_of(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Logits (n, k) in float32 or better; half precision is multiplied, and rounded, as the dense layer does it."""
+    """Logits (n, k) in float32 or better. Half precision is multiplied and rounded as in the dense layer."""
     z = features @ weight.T if bias is None else torch.addmm(bias, features, weight.T)
     return at_least_float32(z)
 
@@ -51,16 +57,16 @@ def _put_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total.zero_()
     elif right.dtype is total.dtype and (exact or (right.is_cuda and right.dtype is torch.bfloat16)):
         torch.mm(left.to(total.dtype).T, right, out=total)
-    elif not exact:  # a sum in half precision where the processor has none, or one that float16 may not hold
+    elif not exact:  # a CPU has no good sums in half precision, and float16 may not hold the sum
         total.copy_(narrow(left.to(wide(total.dtype)).T @ right.to(wide(total.dtype)), total.dtype))
-    elif right.is_cuda and hasattr(torch.ops.aten.mm, "dtype_out"):
+    elif right.is_cuda:
         torch.ops.aten.mm.dtype_out(narrow(left, right.dtype).T, right, total.dtype, out=total)
     else:
         torch.mm(left.to(total.dtype).T, right.to(total.dtype), out=total)
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total (a, b) += left (n, a)^T right (n, b), without rounding the sum to the dtype of right."""
+    """total (a, b) += left (n, a)^T right (n, b). The sum is not rounded to the dtype of right."""
     for some in pieces(len(right), right.shape[1], left.shape[1]):
         _add_product(total[some], left[:, some], right)
 
@@ -70,7 +76,7 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         return
     if right.dtype is total.dtype:
         total.addmm_(left.to(total.dtype).T, right)
-    elif right.is_cuda and hasattr(torch.ops.aten.mm, "dtype"):
+    elif right.is_cuda:
         left = narrow(left, right.dtype).T
         if (in_place := _adding_product(right.device, right.dtype)) is not None:
             in_place(total, left, right)
@@ -82,7 +88,10 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 @functools.cache
 def _adding_product(device: torch.device, dtype: torch.dtype) -> Callable[[Tensor, Tensor, Tensor], None] | None:
-    """What adds a half-precision product to a float32 sum in one pass, if this torch has it: tried on small ones."""
+    """A call that adds a half-precision product to a float32 sum in one pass. None if this torch has no such call.
+
+    Each candidate is tried on small matrices.
+    """
 
     def by_addmm(total: Tensor, left: Tensor, right: Tensor) -> None:
         torch.ops.aten.addmm.dtype_out(total, left, right, total.dtype, out=total)
@@ -104,33 +113,32 @@ def _adding_product(device: torch.device, dtype: torch.dtype) -> Callable[[Tenso
 
 
 def input_gradient(gradient: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
-    """Gradient (n, d) of the features from that of the logits (n, k) and the weight (k, d), in the weight's dtype."""
+    """Gradient (n, d) of the features, from that of the logits (n, k) and the weight (k, d). In the weight's dtype."""
     gradient = narrow(gradient, weight.dtype)
     whole, *rest = pieces(len(gradient), weight.shape[1], len(weight))
     if not rest:
         return torch.mm(gradient, weight, out=out)
     few = torch.mm(gradient[:, rest[0]], weight[rest[0]], out=out)
-    return few.addmm_(gradient[:, whole], weight[whole])  # in this order only what the few give is rounded twice
+    return few.addmm_(gradient[:, whole], weight[whole])  # in this order only the part of the few is rounded twice
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype | None:
-    """What autocast multiplies in where the tensor is; None where it is off."""
+    """The dtype in which autocast multiplies on the tensor's device. None if autocast is off."""
     device = tensor.device.type
-    if device == "meta":  # asked whether it is on there, torch raises
-        return None
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    on = device != "meta" and torch.is_autocast_enabled(device)  # torch raises if asked about meta
+    return torch.get_autocast_dtype(device) if on else None
 
 
 def in_full_precision(tensor: Tensor) -> AbstractContextManager[object]:
-    """Turn autocast off: the products are in the dtype of their inputs already, and the sums must not be rounded."""
+    """Turn autocast off. The inputs of the products have its dtype already, and it must not round the sums."""
     return nullcontext() if autocast_dtype(tensor) is None else torch.autocast(tensor.device.type, enabled=False)
 
 
 class WeightSum:
-    """sum over chunks of dz^T h, (K, d), in float32 or better, rounded once.
+    """The sum over chunks of dz^T h, (K, d), in float32 or better. It is rounded once.
 
-    The gradient of a half-precision weight has room for the float32 sums of half its classes, or a few less. They are
-    kept there, so that only the others take memory of their own.
+    In half precision the result has room for the float32 sums of about half the classes. They are kept there, so only
+    the sums of the other classes take more memory.
     """
 
     def __init__(self, weight: Tensor) -> None:
@@ -171,17 +179,17 @@ class WeightSum:
             total.index_add_(0, (classes - low).clamp(0, high - low - 1), values * inside.unsqueeze(1))
 
     def shrink(self, factor: Tensor) -> None:
-        """Multiply what is there."""
+        """Multiply the sums so far."""
         for _, _, total in self.parts:
             times(total, factor, total.dtype, in_place=True)
 
     def finish(self, factor: Tensor | float) -> Tensor:
-        """The sum times a number, in the weight's dtype; what was kept for it is gone."""
+        """The sum times a number, in the weight's dtype. It can be taken only once."""
         for low, high, total in self.parts:
             if total is self.result:
                 total *= factor
                 continue
-            # In this order, and by way of a copy, a block is written where sums were that have been read already.
+            # In this order each block, made as a copy, overwrites only sums that have been read already.
             step = max(1, BLOCK // self.result.shape[1])
             for first in range(0, high - low, step):
                 last = min(first + step, high - low)
@@ -191,7 +199,7 @@ class WeightSum:
 
 
 def times(values: Tensor, factor: Tensor | float, dtype: torch.dtype, *, in_place: bool = False) -> Tensor:
-    """Contiguous values times a number in another dtype, in one pass where that is faster."""
+    """Contiguous values times a number, in another dtype. In one pass if kernels can do it."""
     found = kernels.row_kernels(values)
     if found is not None and isinstance(factor, Tensor):
         out = values if in_place else torch.empty_like(values, dtype=dtype)

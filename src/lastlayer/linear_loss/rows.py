@@ -1,15 +1,15 @@
 """Chunks of rows: every class of a few samples at a time, for every loss.
 
-If the loss is a scalar, its gradient is computed in the forward pass, while the logits of a chunk are at hand, and the
-backward pass multiplies it by the upstream number. With reduction "none" each sample has its own upstream number, which
-must be applied before the sum over samples that makes the weight's gradient. The logits are then computed again.
+If the loss is a scalar, the forward pass computes its gradient too, while it has the logits of a chunk. The backward
+pass multiplies it by the upstream gradient. With reduction "none" each sample has its own upstream gradient, which must
+be applied before summing over samples. So the backward pass computes the logits again.
 
-On a GPU kernels compute losses of one label per sample, in the place of the logits.
+On a GPU, kernels compute losses of one label per sample, in the memory of the logits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import torch
@@ -18,12 +18,12 @@ from torch import Tensor
 from lastlayer._core.labels import INTEGERS
 from lastlayer._core.precision import wide
 from lastlayer.linear_loss import kernels
-from lastlayer.linear_loss.batch import Batch, check_numbers, chunks, rows_of, wanted_numbers
-from lastlayer.linear_loss.kernels import LINES, CompilationError, RowLoss, tensors_of
+from lastlayer.linear_loss.batch import Batch, check_numbers, rows_of, wanted_numbers
+from lastlayer.linear_loss.kernels import LINES, CompilationError, RowLoss, is_hinge, tensors_of
 from lastlayer.linear_loss.kernels.large_margin import angles, takes_angles
 from lastlayer.linear_loss.layer import Gradients, Layer, Once, RowGradients, fused
-from lastlayer.linear_loss.plan import called, eager_rows, is_hinge, suits_kernels
-from lastlayer.linear_loss.products import autocast_dtype, logits_of
+from lastlayer.linear_loss.plan import called, eager_rows, suits_kernels
+from lastlayer.linear_loss.products import autocast_dtype, chunks, logits_of
 from lastlayer.linear_loss.rows_coupled import BatchSoftmax, Hinges
 from lastlayer.losses import Loss, Target
 from lastlayer.losses.target import check_label_range, check_same_device, may_read
@@ -31,13 +31,15 @@ from lastlayer.losses.target import check_label_range, check_same_device, may_re
 
 def by_rows(loss: Loss, batch: Batch, size: int, features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The loss, a chunk of samples at a time, by the algorithm that suits it."""
-    form, layer, K = loss.row_form, (features, weight, bias), len(weight)
-    if loss.couples_batch and form is not None and not is_hinge(loss):
+    hinge, layer, K = is_hinge(loss), (features, weight, bias), len(weight)
+    if loss.couples_batch and loss.row_form is not None and not hinge:
         wanted_numbers(loss, batch, "rows", ())
         return fused(BatchSoftmax(batch, size), *layer)
-    if loss.couples_batch and is_hinge(loss) and not batch.has_one_share:
-        loss(features.new_zeros(2, K), rows_of(batch.target, 0, 2))  # raises
-    if is_hinge(loss) and batch.labels:
+    if hinge and loss.couples_batch:
+        shares = [labels.share for labels in batch.labels]
+        if not shares or any(isinstance(share, Tensor) and share.dim() for share in shares):
+            loss(features.new_zeros(2, K), rows_of(batch.target, 0, 2))  # raises
+    if hinge and batch.labels:
         wanted_numbers(loss, batch, "rows", ())
         check_numbers(loss, features, K)
         return fused(Hinges(loss, batch, size), *layer)
@@ -53,39 +55,36 @@ def by_rows(loss: Loss, batch: Batch, size: int, features: Tensor, weight: Tenso
 
 
 class RowChunks:
-    """Any loss with a value per sample, by its own function on the logits of a chunk."""
+    """Any loss with one value per sample, by its own function on the logits of a chunk."""
 
     def __init__(self, loss: Loss, batch: Batch, rows: int, more: list[Tensor]) -> None:
         self.loss, self.batch, self.size, self.more = loss, batch, rows, more
-        self.takes_layer = loss.takes_layer
 
-    def forward(self, layer: Layer) -> tuple[Tensor, Once[RowGradients] | None]:
-        once = self.batch.reduction != "none" and layer.wants_any
-        gradients = self._gradients(layer) if once else None
+    def forward(self, layer: Layer) -> tuple[Tensor, Once]:
+        now = self.batch.reduction != "none" and layer.wants_any
+        gradients = self._gradients(layer) if now else None
         values = self._chunks(layer, gradients, None)
-        return self.batch.reduce(values), None if gradients is None else Once(gradients)
+        return self.batch.reduce(values), Once(gradients)
 
-    def backward(self, layer: Layer, kept: Once[RowGradients] | None, upstream: Tensor) -> Gradients:
-        if kept is None:
-            gradients = self._gradients(layer)
-            self._chunks(layer, gradients, upstream)
-            return gradients.finish(1.0)
-        if (found := kept.take()) is None:  # a graph that is kept asks again
-            self._chunks(layer, found := self._gradients(layer), None)
-        return found.finish(upstream * self.batch.factor())
+    def backward(self, layer: Layer, kept: Once, upstream: Tensor) -> Gradients:
+        gradients: RowGradients | None = kept.take()
+        per_sample = self.batch.reduction == "none"
+        if gradients is None:  # one value per sample, or a second backward pass through the same graph
+            self._chunks(layer, gradients := self._gradients(layer), upstream if per_sample else None)
+        return gradients.finish(1.0 if per_sample else upstream * self.batch.factor())
 
     def _gradients(self, layer: Layer) -> RowGradients:
         rows = self._rows(layer, self._fast(layer) is not None)
-        return RowGradients(layer, single=layer.features.shape[0] <= rows and not self.takes_layer)
+        return RowGradients(layer, single=layer.features.shape[0] <= rows and not self.loss.takes_layer)
 
     def _rows(self, layer: Layer, in_place: bool) -> int:
-        """Samples in a chunk: fewer than planned if the plan counts on chunks in place and this one is not."""
+        """Samples in a chunk. Fewer than planned if the plan counts on chunks in place and this one is not."""
         if in_place or not kernels.pays(layer.features):
             return self.size
         return eager_rows(self.size, layer.weight.shape[0])
 
     def _chunks(self, layer: Layer, gradients: RowGradients | None, upstream: Tensor | None) -> Tensor:
-        """One loss per sample; its gradient, times the upstream number of each sample, goes into the gradients."""
+        """One loss per sample. Its gradient, times the upstream gradient of the sample, is added to the gradients."""
         N = layer.features.shape[0]
         fast = self._fast(layer) if gradients is not None else None
         buffer = None if fast is None else layer.room(min(self.size, N))
@@ -104,14 +103,16 @@ class RowChunks:
         return torch.cat(values)
 
     def _fast(self, layer: Layer) -> Callable[[Tensor, int, int, Tensor | None], Tensor] | None:
-        """What gives a chunk's losses and puts the gradient in the place of its logits, if there is such a thing."""
+        """A compiled function that gives the losses of a chunk and overwrites its logits by their gradient, or None."""
         N = layer.features.shape[0]
-        if N == 0 or self.takes_layer or self.more or not kernels.pays(layer.features):
+        if N == 0 or self.loss.takes_layer or self.more or not kernels.pays(layer.features):
             return None
         function = kernels.losses_and_gradient(self.loss)
         if function is None:
             return None
-        target, tensors = _on_device(self.batch.target, layer.features.device), tensors_of(self.loss)
+        target, tensors = self.batch.target, tensors_of(self.loss)
+        if isinstance(target, tuple) and not isinstance(target[2], Tensor):  # compiled code would take it as a constant
+            target = target[0], target[1], torch.full((), target[2], device=layer.features.device)
 
         def call(z: Tensor, low: int, high: int, upstream: Tensor | None) -> Tensor:
             ones = z.new_ones(high - low, dtype=wide(z.dtype)) if upstream is None else upstream
@@ -127,8 +128,7 @@ class RowChunks:
         target = rows_of(self.batch.target, low, high)
         tensors = _cut(tensors_of(self.loss), low, high, layer.features.shape[0])
         named: dict[str, Any] = {"samples": tensors["samples"]} if "samples" in tensors else {}
-        leaves: list[Tensor]
-        if self.takes_layer:
+        if self.loss.takes_layer:
             total = wide(layer.weight.dtype)
             leaves = [features.detach().to(total), layer.weight.detach().to(total)]
         else:
@@ -141,27 +141,16 @@ class RowChunks:
             per_sample: Tensor = self.loss(*leaves, target, **named, reduction="none")
         ones = torch.ones_like(per_sample) if upstream is None else upstream[low:high]
         found = torch.autograd.grad(per_sample, [*leaves, *self.more], ones, allow_unused=True, materialize_grads=True)
-        if self.takes_layer:
-            if gradients.features is not None:
-                gradients.features[low:high] = found[0]
-            if gradients.weight is not None:
-                gradients.weight.add_whole(found[1])
+        if self.loss.takes_layer:
+            gradients.add_whole(low, high, found[0], found[1])
         else:
             gradients.add(layer, low, high, found[0])
-        extra = found[len(leaves) :]
-        gradients.more = [a + b for a, b in zip(gradients.more, extra, strict=True)] if gradients.more else list(extra)
+        gradients.add_more(found[len(leaves) :])
         return per_sample.detach()
 
 
-def _on_device(target: Target, device: torch.device) -> Target:
-    """The target with a mixed pair's number as a tensor: compiled code takes a Python number for a constant."""
-    if isinstance(target, tuple) and not isinstance(target[2], Tensor):
-        return target[0], target[1], torch.full((), target[2], device=device)
-    return target
-
-
 def _cut(tensors: dict[str, Tensor], low: int, high: int, N: int) -> dict[str, Tensor]:
-    """A loss's tensors for some samples. Drawn labels, `samples`, may be (t,) for all samples or (N, t)."""
+    """A loss's tensors for the samples low..high-1. Drawn labels, `samples`, are (t,) for all samples, or (N, t)."""
     samples = tensors.get("samples")
     if samples is None or samples.dim() != 2:
         return tensors
@@ -174,36 +163,37 @@ def _cut(tensors: dict[str, Tensor], low: int, high: int, N: int) -> dict[str, T
 
 
 def takes(target: Target, loss: Loss, features: Tensor, K: int, rows: int) -> TypeGuard[Tensor]:
-    """Whether the target is one label per sample, and the device has kernels for the loss and for such chunks."""
+    """Whether the target is one label per sample, and the device has kernels for this loss and chunks of this size."""
     N, d = features.shape
-    if not suits_kernels(type(loss), N, d, K, rows) or kernels.row_kernels(features) is None:
+    if kernels.row_kernels(features) is None or not suits_kernels(type(loss), N, d, K, rows):
         return False
     if not isinstance(target, Tensor) or target.shape != (N,) or target.dtype not in INTEGERS:
         return False
     if loss.couples_batch and not is_hinge(loss) and (autocast_dtype(features) or features.dtype) is torch.float16:
-        return False  # a softmax of N K logits has entries that float16 has no place for
+        return False  # a softmax over N K logits has entries that float16 cannot hold
     return kernels.has_row_loss(loss)
 
 
 def by_kernels(target: Tensor, loss: Loss, features: Tensor, weight: Tensor, bias: Tensor | None, rows: int) -> Tensor:
     """The loss by the kernels, which take it."""
-    K = len(weight)
-    found = kernels.row_loss(loss, K, features.device)
+    found = kernels.row_loss(loss, len(weight), features.device)
     check_same_device(target, "target", features)
-    label = target.long().contiguous()
-    options = loss.hyperparameters()
+    label, options = target.long().contiguous(), loss.hyperparameters()
     if may_read(label):
-        check_label_range("target", torch.where(label == found.ignored, 0, label), K, options.get("ignore_index"))
+        mine = torch.where(label == found.ignored, 0, label)
+        check_label_range("target", mine, len(weight), options.get("ignore_index"))
     way = InOneChunk if rows >= len(label) else InChunks
     return fused(way(found, label, options.get("reduction", "mean"), rows), features, weight, bias, label)
 
 
 class InOneChunk:
-    """All logits, held until the backward pass: the upstream number is known before the gradient is rounded."""
+    """All logits are held until the backward pass, so the upstream gradient is known before the gradient is rounded."""
 
     def __init__(self, loss: RowLoss, label: Tensor, reduction: str, rows: int) -> None:
+        from lastlayer.linear_loss.kernels import coupled, labels  # they need Triton
+
         self.loss, self.label, self.reduction, self.size = loss, label, reduction, rows
-        self.kernels = kernels.label_kernels()
+        self.kernels, self.coupled = labels, coupled
 
     def forward(self, layer: Layer) -> tuple[Tensor, Any]:
         z = self._logits(layer)
@@ -211,9 +201,9 @@ class InOneChunk:
         self.kernels.put_numbers(z, self.label, self.loss, numbers)
         share = None
         if self.loss.coupled:
-            value, share = kernels.coupled_kernels().coupled(numbers, self.loss)
+            value, share = self.coupled.coupled(numbers, self.loss)
         elif self.reduction == "none":
-            value = numbers[0].clone()  # no view: the caller may write to it
+            value = numbers[0].clone()  # no view, because the caller may write to it
         else:
             value, share = self.kernels.reduced(numbers, self.label, self.loss, self.reduction == "mean")
         return value, (Once(z), numbers, share) if layer.wants_any else None
@@ -221,7 +211,7 @@ class InOneChunk:
     def backward(self, layer: Layer, kept: Any, upstream: Tensor) -> Gradients:
         once, numbers, share = kept
         z: Tensor | None = once.take()
-        if z is None:  # a graph that is kept asks again
+        if z is None:  # a second backward pass through the same graph
             z = self._logits(layer)
         self.kernels.put_gradient(z, self.label, self.loss, numbers, upstream.contiguous(), share)
         return Gradients.of_logits(layer, z)
@@ -231,20 +221,17 @@ class InOneChunk:
         return layer.put_logits(layer.room(N), 0, N)
 
 
-class InChunks:
-    """Some logits at a time. The gradient of a scalar is made in the forward pass; else they are computed again."""
-
-    def __init__(self, loss: RowLoss, label: Tensor, reduction: str, rows: int) -> None:
-        self.loss, self.label, self.reduction, self.size = loss, label, reduction, rows
-        self.kernels = kernels.label_kernels()
+class InChunks(InOneChunk):
+    """A chunk of logits at a time. The forward pass makes the gradient of a scalar; else they are computed again."""
 
     def forward(self, layer: Layer) -> tuple[Tensor, Any]:
         gradients = RowGradients(layer) if layer.wants_any and self.reduction != "none" else None
         numbers = torch.empty(LINES, len(layer.features), dtype=torch.float32, device=layer.features.device)
-        for some, z in self._logits(layer):
-            self.kernels.put_numbers(z, self.label[some], self.loss, numbers[:, some])
+        for low, high, z in layer.logits_in_chunks(self.size):
+            self.kernels.put_numbers(z, self.label[low:high], self.loss, numbers[:, low:high])
             if gradients is not None:
-                self._add(gradients, layer, some, z, numbers, None)
+                self.kernels.put_gradient(z, self.label[low:high], self.loss, numbers[:, low:high])
+                gradients.add(layer, low, high, z)
         if self.reduction == "none":
             return numbers[0].clone(), (Once(None), numbers, None)
         value, share = self.kernels.reduced(numbers, self.label, self.loss, self.reduction == "mean")
@@ -253,21 +240,10 @@ class InChunks:
     def backward(self, layer: Layer, kept: Any, upstream: Tensor) -> Gradients:
         once, numbers, share = kept
         gradients: RowGradients | None = once.take()
-        if gradients is None:  # one value per sample, or a graph that is kept and asks again
+        if gradients is None:  # one value per sample, or a second backward pass through the same graph
             gradients = RowGradients(layer)
-            for some, z in self._logits(layer):
-                self._add(gradients, layer, some, z, numbers, upstream[some].contiguous() if share is None else None)
+            for low, high, z in layer.logits_in_chunks(self.size):
+                each = upstream[low:high].contiguous() if share is None else None
+                self.kernels.put_gradient(z, self.label[low:high], self.loss, numbers[:, low:high], each)
+                gradients.add(layer, low, high, z)
         return gradients.finish(1.0 if share is None else upstream * share)
-
-    def _logits(self, layer: Layer) -> Iterator[tuple[slice, Tensor]]:
-        """Some samples and their logits, in memory that the next ones will take."""
-        buffer = layer.room(self.size)
-        for low, high in chunks(len(layer.features), self.size):
-            yield slice(low, high), layer.put_logits(buffer, low, high)
-
-    def _add(
-        self, gradients: RowGradients, layer: Layer, some: slice, z: Tensor, numbers: Tensor, upstream: Tensor | None
-    ) -> None:
-        """Put in the gradient of some samples, each times its upstream number."""
-        self.kernels.put_gradient(z, self.label[some], self.loss, numbers[:, some], upstream)
-        gradients.add(layer, some.start, some.stop, z)

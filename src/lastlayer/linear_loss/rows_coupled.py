@@ -1,4 +1,4 @@
-"""Rows whose gradient is more than each row's own: one softmax over the batch, and hinges on two logits per row."""
+"""Losses whose rows need more than a loss per row: one softmax over the batch, and hinges on two logits per row."""
 
 from __future__ import annotations
 
@@ -10,32 +10,38 @@ from torch import Tensor
 
 from lastlayer._core.precision import at_least_float32, narrow, wide
 from lastlayer.linear_loss import kernels
-from lastlayer.linear_loss.batch import Batch, chunks
+from lastlayer.linear_loss.batch import Batch
 from lastlayer.linear_loss.layer import Gradients, Layer, Once, RowGradients
 from lastlayer.linear_loss.picked import ClassSums
 from lastlayer.linear_loss.plan import eager_rows
-from lastlayer.linear_loss.products import add_product, input_gradient, logits_of
+from lastlayer.linear_loss.products import add_product, chunks, input_gradient, logits_of
 from lastlayer.losses import Loss
 from lastlayer.losses.selection import AtLabel
 from lastlayer.losses.target import Labels
 
 Entries = tuple[Tensor, Tensor, Tensor]  # samples, classes and dz, (m,) each
-FEW_TIES = 8  # per row, up to which they are gathered and scattered one by one
+FEW_TIES = 8  # ties per row up to which they are gathered and scattered one by one
 
 
 class BatchSoftmax:
     """Batch cross-entropy: one softmax over all logits of the batch, a chunk of rows at a time.
 
-    The exponentials are taken against a reference, the largest logit of the first chunk. If a later chunk has a logit
-    that is larger by more than `room`, that is the new reference, and the sums so far shrink by the difference.
+    The exponentials are taken against a reference, which is the largest logit of the first chunk. If a later chunk has
+    a logit that is larger by more than `room`, that logit is the new reference, and the sums so far shrink accordingly.
     """
 
     def __init__(self, batch: Batch, rows: int) -> None:
         self.batch, self.size = batch, rows
 
-    def forward(self, layer: Layer) -> tuple[Tensor, Once[tuple[RowGradients, Tensor]] | None]:
+    def forward(self, layer: Layer) -> tuple[Tensor, Once]:
         value, found = self._stream(layer)
-        return value, None if found is None else Once(found)
+        return value, Once(found)
+
+    def backward(self, layer: Layer, kept: Once, upstream: Tensor) -> Gradients:
+        found = kept.take() or self._stream(layer)[1]  # again, if this is a second pass through the same graph
+        assert found is not None  # a gradient is wanted
+        gradients, total = found
+        return gradients.finish(upstream / total)
 
     def _stream(self, layer: Layer) -> tuple[Tensor, tuple[RowGradients, Tensor] | None]:
         h = layer.features
@@ -47,14 +53,12 @@ class BatchSoftmax:
                 gradients.add(layer, 0, 0, h.new_zeros(0, layer.weight.shape[0]))
             nothing = torch.ones((), dtype=dtype, device=h.device)
             return nothing * float("nan"), None if gradients is None else (gradients, nothing)
-        room = 0.0 if h.dtype is torch.float16 else 40.0  # e^40 and its sums are within float32 and bfloat16
+        room = 0.0 if h.dtype is torch.float16 else 40.0  # float32 and bfloat16 hold e^40 and its sums
         reference: Tensor | None = None
         total, true, mass = (torch.zeros((), dtype=dtype, device=h.device) for _ in range(3))
         seen = []
-        buffer = layer.room(min(self.size, N))
         step = kernels.compiled("batch cross-entropy", exponentials) if kernels.pays(h) else None
-        for low, high in chunks(N, self.size):
-            z = layer.put_logits(buffer, low, high)
+        for low, high, z in layer.logits_in_chunks(self.size):
             if fast is not None:
                 nowhere = torch.full((high - low,), -1, device=h.device)
                 largest, sums = fast.sums(z, nowhere)
@@ -65,13 +69,10 @@ class BatchSoftmax:
                 reference = top
             elif fast is not None or bool(top - reference > room):
                 before, reference = reference, torch.where(top - reference > room, top, reference)
-                shrink = (before - reference).exp()  # kernels leave sums times 1 alone, so nothing has to wait for it
+                shrink = (before - reference).exp()  # kernels skip a factor of 1, so the CPU need not read it
                 total, true = total * shrink, true + (before - reference) * mass
                 if gradients is not None:
-                    if gradients.weight is not None:
-                        gradients.weight.shrink(shrink)
-                    if gradients.bias is not None:
-                        gradients.bias *= shrink
+                    gradients.shrink(shrink)
             part, share = self._true(z, reference, low, high)
             true, mass = true + part, mass + share
             seen.append((low, high, reference))
@@ -100,14 +101,8 @@ class BatchSoftmax:
         self._subtract_true(layer, gradients, total)
         return value, (gradients, total)
 
-    def backward(self, layer: Layer, kept: Once[tuple[RowGradients, Tensor]], upstream: Tensor) -> Gradients:
-        found = kept.take() or self._stream(layer)[1]  # a graph that is kept asks again
-        assert found is not None  # a gradient is wanted
-        gradients, total = found
-        return gradients.finish(upstream / total)
-
     def _true(self, z: Tensor, reference: Tensor, low: int, high: int) -> tuple[Tensor, Tensor | float]:
-        """sum t (z - reference) and sum t of some samples. With labels the second is exactly their number."""
+        """sum t (z - reference) and sum t of the samples low..high-1. With labels the second is exactly their count."""
         if self.batch.probabilities is not None:
             t = self.batch.probabilities[low:high].to(reference.dtype)
             return (t * (at_least_float32(z) - reference)).sum(), t.sum()
@@ -119,7 +114,7 @@ class BatchSoftmax:
         return found, float(high - low)
 
     def _subtract_true(self, layer: Layer, gradients: RowGradients, total: Tensor) -> None:
-        """Take t / N from the gradient of the logits, which is still to be divided by the total."""
+        """Subtract t / N from the gradient of the logits, which will be divided by the total."""
         h, N = layer.features, layer.features.shape[0]
         if self.batch.probabilities is not None:
             for low, high in chunks(N, self.size):
@@ -141,7 +136,7 @@ class BatchSoftmax:
 
 
 def exponentials(z: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
-    """exp(z - reference) in the place of z, and their sum in float32 or better."""
+    """exp(z - reference) in the memory of z, and their sum in float32 or better."""
     if z.dtype is reference.dtype and not torch.compiler.is_compiling():
         return z, z.sub_(reference).exp_().sum()
     terms = (at_least_float32(z) - reference).exp()
@@ -152,43 +147,31 @@ def exponentials(z: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
 class Hinges:
     """Hinge losses of labels: in each row two logits have a gradient, the true one and the largest false one.
 
-    A large layer then needs no products for the gradient. The loss's own function is called on the two, (N, 2), with
-    label 0. False logits that tie for the largest share its gradient. Samples with such ties, of which half precision
-    has many, are computed again.
+    So a large layer needs no products for the gradient. The loss's own function is called on the two logits, (N, 2),
+    with label 0. False logits that tie for the largest share its gradient. Samples with ties are computed again. Half
+    precision has many of them.
     """
 
     def __init__(self, loss: Loss, batch: Batch, rows: int) -> None:
         self.loss, self.batch, self.size = loss, batch, rows
 
     def forward(self, layer: Layer) -> tuple[Tensor, Any]:
-        N = layer.features.shape[0]
         found: list[list[tuple[Tensor, ...]]] = [[] for _ in self.batch.labels]
-        found_kernels = kernels.row_kernels(layer.features, len(layer.weight))
-        size = self.size if found_kernels is not None else self._eager_size(layer)
-        buffer = layer.room(min(size, N))
-        for low, high in chunks(N, size):
-            z = layer.put_logits(buffer, low, high)
+        fast = kernels.row_kernels(layer.features, len(layer.weight))
+        for low, high, z in layer.logits_in_chunks(self.size if fast is not None else self._eager_size(layer)):
             for parts, labels in zip(found, self.batch.labels, strict=True):
                 index = labels.index[low:high]
-                if found_kernels is not None:
-                    values, classes, ties = found_kernels.best(z, index.squeeze(1))
-                    true = at_least_float32(z.gather(1, index))
-                    parts.append((torch.cat([true, values.unsqueeze(1)], 1), classes, ties))
-                else:
-                    parts.append(best_false(z, index))
-        kept = []
-        value: Tensor | None = None
-        for parts, labels in zip(found, self.batch.labels, strict=True):
-            pairs, best_class, ties = (torch.cat(column) for column in zip(*parts, strict=True))
-            with torch.enable_grad():
-                part = self._loss(pairs.requires_grad_(), labels)
-                value = part if value is None else value + part
-            kept.append((pairs, best_class, ties))
-        assert value is not None  # there is a label
-        if self.loss.couples_batch:
-            return value.detach(), (value, kept)
+                values, classes, ties = fast.best(z, index.squeeze(1)) if fast is not None else best_false(z, index)
+                true = at_least_float32(z.gather(1, index))
+                parts.append((torch.cat([true, values.unsqueeze(1)], 1), classes, ties))
+        kept = [tuple(torch.cat(column) for column in zip(*parts, strict=True)) for parts in found]
         with torch.enable_grad():
-            value = self.batch.reduce(value)
+            each = [
+                self._loss(pairs.requires_grad_(), labels)
+                for (pairs, _, _), labels in zip(kept, self.batch.labels, strict=True)
+            ]
+            value = sum(each[1:], each[0])
+            value = value if self.loss.couples_batch else self.batch.reduce(value)
         return value.detach(), (value, kept)
 
     def _loss(self, pairs: Tensor, labels: Labels) -> Tensor:
@@ -219,33 +202,28 @@ class Hinges:
                     entries.append((some[row], column, dz[row, column]))
                     continue
                 dense = Gradients.zeros(layer) if dense is None else dense
-                add_rows(dense, layer, some, dz)
+                if dense.features is not None:
+                    dense.features.index_add_(0, some, input_gradient(dz, layer.weight).to(dense.features.dtype))
+                if dense.weight is not None:
+                    add_product(dense.weight, dz, layer.features[some])
+                if dense.bias is not None:
+                    dense.bias += dz.sum(0)
         return add_entries(dense, layer, entries)
 
     def _eager_size(self, layer: Layer) -> int:
-        """Samples in a chunk that no kernel takes."""
+        """Samples in a chunk that is not computed by kernels."""
         return eager_rows(self.size, len(layer.weight)) if kernels.pays(layer.features) else self.size
 
     def _shared_among_ties(self, layer: Layer, some: Tensor, index: Tensor, slope: Tensor) -> Tensor:
-        """The gradient of all logits of some samples whose largest false ones tie."""
+        """The gradient of all logits of some samples whose largest false logits tie."""
         z = logits_of(layer.features[some], layer.weight, layer.bias)
         z = z.scatter_(1, index[some].unsqueeze(1), float("-inf"))
         ties = (z == z.amax(1, keepdim=True)).to(z.dtype)
         return ties.mul_((slope[some] / ties.sum(1)).unsqueeze(1))
 
 
-def add_rows(gradients: Gradients, layer: Layer, some: Tensor, dz: Tensor) -> None:
-    """Put in the gradient dz (n, K) of the logits of some samples."""
-    if gradients.features is not None:
-        gradients.features.index_add_(0, some, input_gradient(dz, layer.weight).to(gradients.features.dtype))
-    if gradients.weight is not None:
-        add_product(gradients.weight, dz, layer.features[some])
-    if gradients.bias is not None:
-        gradients.bias += dz.sum(0)
-
-
 def add_entries(dense: Gradients | None, layer: Layer, entries: list[Entries]) -> Gradients:
-    """Gradients of the layer for single entries of the logits' gradient: a gather and a scatter."""
+    """The gradients of the layer from single entries of the logits' gradient, by a gather and a scatter."""
     found = Gradients() if dense is None else dense
     dtype = wide(layer.weight.dtype)
     if layer.wants_features:
@@ -268,8 +246,7 @@ def add_entries(dense: Gradients | None, layer: Layer, entries: list[Entries]) -
 
 
 def best_false(z: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The true logit and the largest other (n, 2), where that is, and how many there are."""
+    """The largest logit of a class other than the label, one such class, and how many there are, (n,) each."""
     false = AtLabel(index).fill(at_least_float32(z), float("-inf"))
-    true = at_least_float32(z.gather(1, index))
-    values, classes = false.max(1, keepdim=True)
-    return torch.cat([true, values], 1), classes.squeeze(1), (false == values).sum(1)
+    values, classes = false.max(1)
+    return values, classes, (false == values.unsqueeze(1)).sum(1)

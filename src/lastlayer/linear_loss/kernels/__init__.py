@@ -1,11 +1,11 @@
-"""Kernels for rows of logits, where they run, and what takes their place where they do not.
+"""Kernels for rows of logits: where they run, and what replaces them where they do not.
 
-A GPU runs the Triton kernels of this folder. Where Triton fails, torch.compile takes their place, and eager code takes
-the place of that; each time a warning says so once. On a GPU every operation of eager code reads and writes the logits
-in float32. Kernels and compiled code keep them in the layer's dtype, compute in float32, and read and write them about
+A GPU runs the Triton kernels of this folder. If Triton fails, torch.compile replaces them. If that fails too, eager
+code does. Each time a warning says so once. On a GPU every operation of eager code reads and writes the logits in
+float32. Kernels and compiled code keep them in the layer's dtype, compute in float32, and read and write them about
 once. A CPU gains nothing from either and runs eager code.
 
-This module needs no Triton: it imports the kernels when a device can run them.
+This module needs no Triton. It imports the kernels when a device can run them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from lastlayer.losses.forms import Kind, RowForm
 from lastlayer.losses.target import read_class_vector
 
 BACKEND = "inductor"
-ONE_ROW = 64  # classes below which a program that takes one row would mostly idle
+ONE_ROW = 64  # classes below which a program with one row would mostly idle
 
 RowFunction = Callable[..., Any]
 Numbers = tuple[float, float, float, float]
 
 
 class CompilationError(RuntimeError):
-    """torch.compile could not do it; nothing was computed."""
+    """torch.compile failed, and nothing was computed."""
 
 
 def pays(tensor: Tensor) -> bool:
@@ -45,37 +45,23 @@ def pays(tensor: Tensor) -> bool:
 
 
 def on_its_device(tensor: Tensor) -> torch.cuda.device_of:
-    """Make the tensor's device the current one: Triton launches there, wherever its arguments are."""
+    """Make the tensor's device the current one, because Triton launches there, not where its arguments are."""
     return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call]
 
 
 def row_kernels(tensor: Tensor, K: int | None = None) -> Any:
-    """The module of kernels over rows if they run on such a tensor, else None.
+    """The module of kernels over rows, or None if they do not run on such a tensor.
 
-    With K, also None if rows of K logits are too short for kernels that take one row per program.
+    If K is given, also None if rows of K logits are too short for kernels that take one row per program.
     """
     if not pays(tensor) or tensor.dtype is torch.float64 or (K is not None and K < ONE_ROW):
         return None
     return _row_kernels_on(tensor.device)
 
 
-def label_kernels() -> Any:
-    """The module of kernels for losses of samples with one label each."""
-    from lastlayer.linear_loss.kernels import labels
-
-    return labels
-
-
-def coupled_kernels() -> Any:
-    """The module of kernels for those of them that couple the samples of a batch."""
-    from lastlayer.linear_loss.kernels import coupled
-
-    return coupled
-
-
 @functools.cache
 def _row_kernels_on(device: torch.device) -> Any:
-    """The kernels if the smallest of them runs on the device. If Triton is there but fails, warns once."""
+    """The kernels, or None if the smallest of them does not run on the device. If Triton fails, warns once."""
     if importlib.util.find_spec("triton") is None:
         return None
     try:
@@ -92,27 +78,27 @@ def _row_kernels_on(device: torch.device) -> Any:
     return rows
 
 
-# What the kernels for labels are given.
+# The input of the kernels for labels.
 
 NO_LABEL = -(2**63)  # the ignored label of a loss that ignores none
-VECTORS = {"weight", "counts"}  # the hyperparameters that may be tensors; with any other tensor there is no row loss
+VECTORS = {"weight", "counts"}  # hyperparameters that may be tensors; kernels take no loss with any other tensor
 
 
 def place(what: str) -> int:
-    """The line that holds a number of each row. Spelled out here: Triton's cache sees only the text of a function."""
+    """The line that holds a number of each row. The dict is here because Triton's cache sees a function's text only."""
     return {
         "value": 0,
-        "mass": 1,  # what the sample counts in a mean
-        "largest": 2,  # false score
-        "factor": 3,  # on the logits in the softmax
-        "slope": 4,  # dL / dz of a false class, but for its sigmoid or its exponential against the largest
+        "mass": 1,  # the weight of the sample in a mean
+        "largest": 2,  # the largest false score
+        "factor": 3,  # of the logits in the softmax
+        "slope": 4,  # dL / dz of a false class, without its sigmoid or its exponential against the largest
         "true": 5,  # dL / dz of the label
-        "even": 6,  # dL / dz of every other class beyond that
+        "even": 6,  # the part of dL / dz that is the same for every false class
         "norm slope": 7,  # dL / d||z||
         "inverse": 8,  # 1 / ||z||
-        # of a loss that couples rows, which does not need the two that stand here otherwise
+        # losses that couple rows use two of these lines for other numbers
         "score": 6,  # the true logit
-        "sum": 7,  # over the false classes: of the exponentials against the largest, or how many are the largest
+        "sum": 7,  # over false classes: of exponentials against the largest; for a hinge how many are the largest
     }[what]
 
 
@@ -121,7 +107,7 @@ LINES = 1 + place("inverse")
 
 @dataclass(frozen=True)
 class RowLoss:
-    """A loss as the kernels for labels take it."""
+    """A loss in the form that the kernels for labels take."""
 
     kind: Kind
     numbers: Numbers
@@ -129,8 +115,13 @@ class RowLoss:
     class_weight: Tensor | None = None  # (K,) in float32
     offset: Tensor | None = None  # (K,) in float32
     smooth: bool = False
-    coupled: bool = False  # the loss is one of the batch, made from these rows
-    sample_term: bool = True  # of a coupled hinge: whether each row's own counts too
+    coupled: bool = False  # whether the loss couples the samples of the batch
+    sample_term: bool = True  # of a coupled hinge: whether each row's own loss counts too
+
+
+def is_hinge(loss: Loss | type[Loss]) -> bool:
+    """Whether two logits of each row have a gradient: the true one and the largest false one."""
+    return loss.row_form is not None and loss.row_form.kind is Kind.HINGE
 
 
 def has_row_loss(loss: Loss) -> bool:
@@ -148,7 +139,7 @@ def has_row_loss(loss: Loss) -> bool:
 
 
 def row_loss(loss: Loss, K: int, device: torch.device) -> RowLoss:
-    """A loss that the kernels for labels can compute, as they take it."""
+    """A loss that the kernels for labels can compute, in the form that they take."""
     form, options = loss.row_form, loss.hyperparameters()
     assert form is not None
     plain = tuple((option, value) for option, value in options.items() if option not in VECTORS)
@@ -176,23 +167,23 @@ def row_loss(loss: Loss, K: int, device: torch.device) -> RowLoss:
 def _read_numbers(
     form: RowForm, function: Callable[..., Tensor], K: int, counted: bool, plain: tuple[tuple[str, Any], ...]
 ) -> Numbers:
-    """The numbers of a loss with such hyperparameters. Its own function checks them, on no samples, once."""
+    """The numbers of a loss with these hyperparameters. Its own function checks them once, on no samples."""
     counts = {"counts": torch.ones(K)} if counted else {}
     function(torch.empty(0, K), torch.empty(0, dtype=torch.long), **dict(plain), **counts)
     factor, a, b, c = (*form.numbers(dict(plain), K), 0.0, 0.0, 0.0)[:4]
     return float(factor), float(a), float(b), float(c)
 
 
-# What takes their place: the loss's own function under torch.compile.
+# What replaces the kernels: the loss's own function under torch.compile.
 
-_compiled: dict[Any, RowFunction | None] = {}  # None where it failed
+_compiled: dict[Any, RowFunction | None] = {}  # None if compiling failed
 _count = itertools.count()
 
 
 def losses_and_gradient(loss: Loss) -> RowFunction | None:
-    """f(z, target, upstream, tensors), which gives one loss per row and puts upstream dL/dz into z; None if it cannot.
+    """f(z, target, upstream, tensors), which returns one loss per row and writes upstream dL/dz into z. May be None.
 
-    Made once for a loss and its numbers. Its tensors (`tensors_of`) are arguments, so that their values may change.
+    It is made once for a loss and its numbers. Its tensors (`tensors_of`) are arguments, because their values change.
     """
     if not loss.only_calls_function():
         return None
@@ -217,13 +208,13 @@ def tensors_of(loss: Loss) -> dict[str, Tensor]:
 
 
 def compiled(key: Any, function: RowFunction) -> RowFunction | None:
-    """The function under torch.compile, one for each key; None where that failed, which warned once.
+    """The function under torch.compile, one for each key. None if that failed before, which warned once.
 
-    Called, it raises `CompilationError` if compiling fails.
+    A call raises `CompilationError` if compiling fails.
     """
     if key in _compiled:
         return _compiled[key]
-    made: dict[Any, RowFunction] = {}  # by device, dtype and shape of the tensors, but for their number of rows
+    made: dict[Any, RowFunction] = {}  # by device, dtype and shape of the tensors, without their number of rows
 
     def guarded(*arguments: Any) -> Any:
         rows = arguments[0].shape[0]
@@ -251,6 +242,6 @@ def compiled(key: Any, function: RowFunction) -> RowFunction | None:
 
 
 def _copy(function: RowFunction) -> RowFunction:
-    """The function with code of its own: torch.compile counts recompilations by that, and gives up after a few."""
+    """The function with its own code object. torch.compile counts recompilations per code object, up to a limit."""
     code = function.__code__.replace(co_name=f"{function.__name__}_{next(_count)}")
     return FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)

@@ -1,6 +1,6 @@
-"""Losses that replace the true logit by a function of its angle, of labels, by kernels: from four numbers per label.
+"""Losses that replace the true logit by a function of its angle, by kernels, for labels: from four numbers per label.
 
-A large-margin loss is such a one: it takes features and weight, and cross-entropy sees ||w|| ||h|| psi(theta).
+A large-margin loss is an example. It takes features and weight, and cross-entropy sees ||w|| ||h|| psi(theta).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from torch import Tensor
 
 from lastlayer._core.precision import at_least_float32, narrow, wide
 from lastlayer.linear_loss import kernels
-from lastlayer.linear_loss.batch import Batch, chunks
+from lastlayer.linear_loss.batch import Batch
 from lastlayer.linear_loss.layer import Gradients, Layer, Once, RowGradients, fused
 from lastlayer.linear_loss.picked import ClassSums
-from lastlayer.linear_loss.products import pieces, put_product
+from lastlayer.linear_loss.products import chunks, pieces, put_product
 from lastlayer.losses import Loss, Target
 from lastlayer.losses.forms import OthersForm
 from lastlayer.losses.selection import softplus
 
 
 def takes_angles(target: Target, loss: Loss, features: Tensor, K: int) -> bool:
-    """Whether the kernels take the loss and such labels, one or a mixed pair per sample, and give every gradient."""
+    """Whether the kernels take the loss and this target, labels or a mixed pair, and give every gradient it needs."""
     if (
         not loss.takes_layer
         or not isinstance(loss.class_form, OthersForm)
@@ -49,23 +49,17 @@ def angles(loss: Loss, batch: Batch, rows: int, features: Tensor, weight: Tensor
     return batch.reduce_counted(torch.stack(counted).sum(0))
 
 
-def row_norms(rows: Tensor) -> Tensor:
-    """Norms of the rows of (N, d), in float32 or better."""
-    norms: Tensor = torch.linalg.vector_norm(at_least_float32(rows), dim=1)
-    return norms
-
-
 class Numbers:
     """Four numbers of each label (l, N), (4, l, N) in float32.
 
-    They are the largest false logit, log sum_k exp(z_k - largest) over the false ones, the true logit, and the product
-    of the norms of feature and class. What a loss sees of the largest cancels.
+    They are the largest false logit, log sum_k exp(z_k - largest) over the false classes, the true logit, and the
+    product of the norms of feature and class. In the loss the largest cancels.
 
-    The logits are float32, as in the loss's own function: a GPU multiplies half precision into it at full speed. If one
-    chunk has all samples, its logits are held, and the gradient is put in their place. Else they are computed again.
+    The logits are float32, as in the loss's own function, because a GPU makes them from half precision at full speed.
+    If one chunk has all samples, its logits are kept, and the gradient replaces them. Else they are computed again.
 
-    That gradient is cross-entropy's, rounded like any other's. What the margin adds to it is many times larger. Where
-    feature and class are aligned, its parts nearly cancel, so they are summed in float32.
+    That gradient is the one of cross-entropy, rounded as usual. The margin adds a gradient that is many times larger.
+    If feature and class are aligned, the parts of that one nearly cancel, so they are summed in float32.
     """
 
     def __init__(self, labels: Tensor, rows: int) -> None:
@@ -81,25 +75,28 @@ class Numbers:
             if len(z) == len(layer.features) and layer.wants_any:
                 held = z
         largest, total, true = torch.cat(parts, 2)
-        largest = largest.clamp(min=torch.finfo(largest.dtype).min)  # of one class there are no others: -inf
-        lengths = row_norms(layer.features)
-        class_lengths = row_norms(layer.weight[self.labels.flatten()]).view_as(largest)
+        largest = largest.clamp(min=torch.finfo(largest.dtype).min)  # if there is only one class, it is -inf
+        lengths = torch.linalg.vector_norm(at_least_float32(layer.features), dim=1)
+        rows = at_least_float32(layer.weight[self.labels.flatten()])
+        class_lengths = torch.linalg.vector_norm(rows, dim=1).view_as(largest)
         numbers = torch.stack([largest, total.log(), true, lengths * class_lengths])
         return numbers, (Once(held), largest, total, true, lengths, class_lengths)
 
     def backward(self, layer: Layer, kept: Any, upstream: Tensor) -> Gradients:
+        from lastlayer.linear_loss.kernels import labels as label_kernels  # they need Triton
+
         once, largest, total, true, lengths, class_lengths = kept
         _, d_others, d_true, d_norms = upstream
         slope = d_others / torch.where(total == 0, 1.0, total)
-        base = largest.amin(0)  # no class but the labels has a larger logit
+        base = largest.amin(0)  # only labels can have a larger logit
         common = (slope * (base - largest).exp()).sum(0)
-        same = self.labels.unsqueeze(1) == self.labels  # (l, l, N): whether the first's class is the second's label too
+        same = self.labels.unsqueeze(1) == self.labels  # (l, l, N): whether two labels are the same class
         among_others = slope * (true.unsqueeze(1) - largest).exp()
         at = torch.where(same, -d_others, among_others).sum(1)
 
         def put(z: Tensor, some: slice) -> Tensor:
             labels = self.labels[:, some]
-            kernels.label_kernels().put_slopes(z, labels[0], base[some], common[some], at[0, some])
+            label_kernels.put_slopes(z, labels[0], base[some], common[some], at[0, some])
             z = z.scatter_(1, labels[1:].T, at[1:, some].T)
             w = layer.weight
             return z if z.dtype is w.dtype else narrow(z, w.dtype, out=layer.room(len(z)))
@@ -112,13 +109,9 @@ class Numbers:
             for some, z in self._logits(layer):
                 gradients.add(layer, some.start, some.stop, put(z, some))
             found = gradients.finish(1.0)
-        self._add_margin(found, layer, d_true + d_others, d_norms, lengths, class_lengths)
-        return found
 
-    def _add_margin(
-        self, found: Gradients, layer: Layer, d_true: Tensor, d_norms: Tensor, lengths: Tensor, class_lengths: Tensor
-    ) -> None:
-        """Add the gradient of the true logits and of the norms."""
+        # The margin's part: the gradient of the true logits and of the norms.
+        d_true = d_true + d_others
         features = None if found.features is None else found.features.to(lengths.dtype)
         sums = ClassSums(layer.weight, self.labels.flatten()) if found.weight is not None else None
         for i, label in enumerate(self.labels):
@@ -129,11 +122,10 @@ class Numbers:
             along = d_norms[i] * lengths / torch.where(class_lengths[i] == 0, 1.0, class_lengths[i])
             if sums is not None:
                 sums.add(i * len(label), d_true[i].unsqueeze(1) * layer.features + along.unsqueeze(1) * rows)
-        found.features = features
-        found.weight = None if sums is None else sums.add_to(found.weight)
+        return Gradients(features, None if sums is None else sums.add_to(found.weight))
 
     def _logits(self, layer: Layer) -> Iterator[tuple[slice, Tensor]]:
-        """Some samples and their logits, in memory that the next ones will take."""
+        """Some samples and their logits. All use the same memory, one after the other."""
         N, K = len(layer.features), len(layer.weight)
         buffer = layer.room(min(self.size, N), wide(layer.weight.dtype))
         for low, high in chunks(N, self.size):
