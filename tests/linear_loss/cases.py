@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -92,6 +93,15 @@ def make(name: str, k: int = K, **options: Any) -> losses.Loss:
 def options(name: str, reduction: str, weighted: bool) -> dict[str, Any]:
     weight = {"class_weight" if name == "large-margin" else "weight": WEIGHT} if weighted else {}
     return {"reduction": reduction, **weight}
+
+
+def variants(name: str, kind: str) -> Iterator[tuple[losses.Loss, list[Any], Any]]:
+    """A loss in every reduction, with and without class weights, ignored labels and a bias; its layer and labels."""
+    for reduction, weighted, ignore, biased in itertools.product(REDUCTIONS, *[(False, True)] * 3):
+        if (ignore and kind == "probabilities") or (biased and name == "large-margin"):
+            continue
+        module = make(name, **options(name, reduction, weighted))
+        yield module, layer_for(name, biased), target(kind, ignore=ignore)
 
 
 def logits_of(parts: list[Tensor | None]) -> Tensor:

@@ -39,18 +39,6 @@ def test_empty_batch(name: str) -> None:
         assert not gradients(found, parts)[1].any()
 
 
-@pytest.mark.parametrize("name", PER_SAMPLE)
-def test_all_ignored(name: str) -> None:
-    parts = [*layer()[:2], None]
-    labels = torch.full((N,), -100)
-    for plan, reduction in itertools.product(plans_for(name, 4, 3), REDUCTIONS):
-        module = make(name, reduction=reduction)
-        found = linear_loss(parts[0], parts[1], labels, module, plan=plan)
-        torch.testing.assert_close(found, dense(module, parts, labels), equal_nan=True)
-        for gradient in gradients(found, parts)[:2]:
-            assert torch.equal(gradient, torch.zeros_like(gradient))
-
-
 @pytest.mark.parametrize("name", PER_SAMPLE + BATCH)
 def test_one_class(name: str) -> None:
     parts = [*layer(k=1)[:2], None]
@@ -72,21 +60,6 @@ def test_one_class_of_arc_margin_at_any_scale(scale: float, dtype: torch.dtype) 
         assert found == 0
         for gradient in gradients(found, parts[:2]):
             assert torch.equal(gradient, torch.zeros_like(gradient))
-
-
-@pytest.mark.parametrize("name", ["max-margin", "batch-max-margin"])
-@pytest.mark.parametrize("kind", ["index", "pair"])
-def test_ties_share_the_gradient(name: str, kind: str) -> None:
-    generator = torch.Generator().manual_seed(3)
-    features, weight = (torch.randint(-1, 2, s, generator=generator).double() for s in ((N, 3), (K, 3)))
-    parts = [features.requires_grad_(), weight.requires_grad_(), None]
-    labels = target(kind)
-    false = (features @ weight.T).scatter(1, (labels if kind == "index" else labels[0]).unsqueeze(1), -9.0)
-    assert ((false == false.amax(1, keepdim=True)).sum(1) > 1).any()  # there are ties to share
-    module = make(name)
-    for size in (2, N):
-        found = linear_loss(parts[0], parts[1], labels, module, plan=rows(size))
-        assert_same(found, dense(module, parts, labels), parts)
 
 
 @pytest.mark.parametrize("plan", [rows(4), classes(3)], ids=["rows", "classes"])
@@ -120,37 +93,6 @@ def test_classes_masked_by_a_bias_of_minus_infinity(name: str, masked: list[int]
         torch.testing.assert_close(found, expected)
         for a, b in zip(gradients(found, parts[:2]), wanted, strict=True):
             torch.testing.assert_close(a, b)
-
-
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [("ce", "temperature"), ("focal", "gamma"), ("bce", "label_smoothing"), ("sln", "gamma"), ("self-norm", "alpha")],
-)
-def test_the_backward_pass_has_the_numbers_of_its_forward_pass(name: str, number: str) -> None:
-    for plan, reduction in itertools.product(plans_for(name, 4, 3), REDUCTIONS):
-        found = []
-        for how in (plan, Plan("dense", "test")):
-            parts, module = layer(), make(name, reduction=reduction)
-            value = linear_loss(*parts[:2], target("index"), module, parts[2], plan=how)
-            setattr(module, number, 0.25)
-            found.append(gradients(value, parts))
-        for ours, theirs in zip(*found, strict=True):
-            torch.testing.assert_close(ours, theirs)
-
-
-@pytest.mark.parametrize("kind", ["index", "probabilities", "pair"])
-@pytest.mark.parametrize("changed", ["target", "weight"])
-def test_a_target_or_class_weight_written_to_before_the_backward_pass_is_told(kind: str, changed: str) -> None:
-    for plan in plans_for("ce", 4, 3):
-        parts, labels, weight = layer(), target(kind), torch.linspace(0.2, 2.0, K, dtype=torch.float64)
-        module = losses.CrossEntropyLoss(weight=weight, reduction="none")
-        value = linear_loss(*parts[:2], labels, module, parts[2], plan=plan).sum()
-        if changed == "weight":
-            module.weight.mul_(2)
-        else:
-            (labels[0] if isinstance(labels, tuple) else labels).zero_()
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            value.backward()
 
 
 def test_a_layer_without_numbers_has_a_loss_without_any() -> None:

@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from lastlayer import losses
 from lastlayer.linear_loss import Plan, linear_loss
-from tests.linear_loss.cases import BY_CLASSES, PER_SAMPLE, WEIGHT, WHOLE, D, K, N, classes, layer, make, rows, target
+from tests.linear_loss.cases import WEIGHT, WHOLE, D, K, N, classes, layer, make, rows, target
 
 
 class OwnBatchLoss(losses.BatchCrossEntropyLoss):
@@ -58,21 +58,6 @@ def test_errors(change: dict[str, Any], error: type[Exception], words: str) -> N
     given = {"features": features, "weight": weight, "target": target("index"), "loss": "ce"} | change
     with pytest.raises(error, match=words):
         linear_loss(**given)
-
-
-@pytest.mark.parametrize("name", [n for n in [*PER_SAMPLE, "batch-max-margin"] if n not in BY_CLASSES])
-def test_a_loss_without_a_form_by_classes_says_which_path_takes_it(name: str) -> None:
-    parts = layer()
-    with pytest.raises(ValueError, match="'rows' takes it"):
-        linear_loss(*parts[:2], target("index"), make(name), plan=classes(3))
-
-
-@pytest.mark.parametrize("plan", [rows(4), classes(3)], ids=["rows", "classes"])
-def test_second_derivatives_are_refused(plan: Plan) -> None:
-    parts = layer()
-    value = linear_loss(*parts[:2], target("index"), "ce", plan=plan)
-    with pytest.raises(RuntimeError, match="second derivatives"):
-        torch.autograd.grad(value, parts[0], create_graph=True)
 
 
 @pytest.mark.parametrize("plan", [rows(4), classes(3)], ids=["rows", "classes"])
