@@ -1,10 +1,11 @@
-"""A test module run as real gloo processes, one a rank, whose answers the test reads."""
+"""A function run by real gloo processes, one per rank, whose answers the test reads."""
 
 from __future__ import annotations
 
-import subprocess
+import multiprocessing
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,30 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-ROOT = Path(__file__).parents[2]  # from where a test module is imported by its name
+# A forked process has torch already, which takes seconds to import. With a GPU, autograd does not survive a fork.
+FORKS = sys.platform == "linux" and not torch.cuda.is_available()
+CONTEXT = multiprocessing.get_context("fork" if FORKS else "spawn")
 
 
-def answers_of_ranks(module: str, world: int, folder: Path) -> list[dict[Any, Any]]:
-    """Run `python -m module rank world folder` for every rank at once, and read what each has saved."""
-    commands = [[sys.executable, "-m", module, str(index), str(world), str(folder)] for index in range(world)]
-    processes = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) for command in commands]
-    told = [process.communicate(timeout=300)[1] for process in processes]
-    assert all(process.returncode == 0 for process in processes), "\n".join(told)
+def answers_of_ranks(rank: Callable[[int, int, str], None], world: int, folder: Path) -> list[dict[Any, Any]]:
+    """Run `rank(index, world, folder)` for every rank at once, and read what each has saved."""
+    processes = [CONTEXT.Process(target=_run, args=(rank, index, world, str(folder))) for index in range(world)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=300)
+        process.kill()  # if it still waits for a rank that failed
+    told = [path.read_text() for path in sorted(folder.glob("*.error"))]
+    assert all(process.exitcode == 0 for process in processes), "\n".join(told)
     return [torch.load(folder / f"{index}.pt") for index in range(world)]
+
+
+def _run(rank: Callable[[int, int, str], None], index: int, world: int, folder: str) -> None:
+    try:
+        rank(index, world, folder)
+    except BaseException:
+        Path(folder, f"{index}.error").write_text(traceback.format_exc())
+        raise
 
 
 @contextmanager

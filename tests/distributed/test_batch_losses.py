@@ -116,7 +116,3 @@ def test_coupling_matters(ranks):
     assert (own.mean() - together).abs() > 1e-3
     for answer in answers:
         torch.testing.assert_close(answer["module"], together, rtol=1e-12, atol=0.0)
-
-
-if __name__ == "__main__":
-    rank(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

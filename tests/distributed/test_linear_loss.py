@@ -238,7 +238,3 @@ def test_half_precision(ranks):
 def test_every_rank_is_told_what_is_wrong(ranks, call, words):
     for answer in ranks[1]:
         assert words in answer["errors"][call]
-
-
-if __name__ == "__main__":
-    rank(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

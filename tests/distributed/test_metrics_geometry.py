@@ -46,12 +46,8 @@ def test_ranks_equal_one_process(tmp_path, world):
     alone = measure(torch.ones(90, dtype=torch.bool), batch=90)
     assert alone[0]["compactness"] is None
     assert alone[1]["compactness"] is not None
-    for answers in answers_of_ranks(__name__, world, tmp_path):
+    for answers in answers_of_ranks(rank, world, tmp_path):
         for got, expected in zip(answers["measured"], alone, strict=True):
             assert got.keys() == expected.keys()
             for name, value in expected.items():
                 torch.testing.assert_close(got[name], value, rtol=1e-12, atol=1e-14, msg=name)
-
-
-if __name__ == "__main__":
-    rank(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -1,13 +1,12 @@
 """Two real gloo processes with unequal shares of the data see what one process sees."""
 
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 
 from lastlayer.tasks import OpenSetMetrics, SingleLogitMetrics
+from tests.distributed.processes import answers_of_ranks, joined
 
 
 def data():
@@ -27,23 +26,20 @@ def measure(known, unknown):
     return [tuple(map(str, metric.compute())) for metric in (single, opened)]
 
 
-def rank(index, folder):
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=index, world_size=2)
+def rank(index, world, folder):
     # str of a float64 tensor rounds, so more digits are asked for.
     torch.set_printoptions(precision=17)
     shares = (slice(0, 100), slice(0, 20)), (slice(100, 150), slice(20, 90))
-    torch.save(measure(*shares[index]), Path(folder) / f"{index}.pt")
-    torch.distributed.destroy_process_group()
+    with joined(index, world, folder) as answers:
+        answers["measured"] = measure(*shares[index])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="gloo over a file store")
 def test_two_ranks_equal_one_process(tmp_path):
-    mp.spawn(rank, args=(str(tmp_path),), nprocs=2)
+    found = answers_of_ranks(rank, 2, tmp_path)
     torch.set_printoptions(precision=17)
     try:
         alone = measure(slice(None), slice(None))
     finally:
         torch.set_printoptions(profile="default")
-    assert torch.load(tmp_path / "0.pt") == alone
-    assert torch.load(tmp_path / "1.pt") == alone
+    assert [answers["measured"] for answers in found] == [alone, alone]
