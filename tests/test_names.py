@@ -1,7 +1,7 @@
 """Tests are found by name, and say why they import a private name.
 
 `src/lastlayer/data/splits.py` is tested by `tests/data/test_splits.py`. A module in a folder of a part, such as
-`data/readers/idx.py`, may also have its test at `tests/data/test_idx.py` or `tests/data/test_readers.py`.
+`data/readers/texts.py`, may also have its test at `tests/data/test_texts.py` or `tests/data/test_readers.py`.
 `tests/names_today.txt` lists what still breaks the two rules. A new line fails the test.
 If you removed some, write the list anew: `python -m tests.test_names --write`.
 """
@@ -72,7 +72,7 @@ def violations() -> list[str]:
         ("measures.py", "test_measures.py"),
         ("data/splits.py", "data/test_splits.py"),
         ("geometry/_passes.py", "geometry/test_passes.py"),
-        ("data/readers/idx.py", "data/test_idx.py"),
+        ("data/readers/texts.py", "data/test_texts.py"),
         ("runners/conv3x3/kernels.py", "runners/test_conv3x3.py"),
     ],
 )

@@ -172,7 +172,7 @@ def archive(kind: str, member: str = "folder/inside.txt") -> bytes:
 def test_fetch_unpacks_and_is_done_once(server: Server, tmp_path: Path, ending: str) -> None:
     server.files[f"/a.{ending}"] = archive(ending)
     addresses = (url(server, "/gone"), url(server, f"/a.{ending}"))
-    remote = Remote(addresses, f"a.{ending}", unpacks_to="sub/folder", unpack_in="sub")
+    remote = Remote(addresses, f"a.{ending}", unpacks_to="sub/folder")
     for _ in range(2):
         assert (fetch(remote, tmp_path) / "inside.txt").read_text() == "hello"
     assert len(server.requests) == 2

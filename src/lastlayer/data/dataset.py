@@ -185,27 +185,22 @@ def statistics(inputs: Tensor | MappedImages, scale: float = 1.0) -> tuple[tuple
         >>> statistics(torch.tensor([[0.0, 5.0], [2.0, 5.0]]))
         ((1.0, 5.0), (1.0, 1.0))
     """
-    if isinstance(inputs, MappedImages):
-        pairs = [_moments(*sums, inputs.nbytes // inputs.shape[1], scale) for sums in inputs.channel_sums()]
-    elif inputs.dtype == torch.uint8:
-        # we count how often each value occurs, because a wider copy of the whole data set would be too large
-        values = torch.arange(256)
-        pairs = []
-        for channel in range(inputs.shape[1]):
-            counts = inputs[:, channel].flatten().bincount(minlength=256).cpu()
-            sums = int(counts @ values), int(counts @ values.square())
-            pairs.append(_moments(*sums, int(counts.sum()), scale))
+    if isinstance(inputs, MappedImages) or inputs.dtype == torch.uint8:
+        if isinstance(inputs, MappedImages):
+            sums = inputs.channel_sums()
+        else:
+            # we count how often each value occurs, because a wider copy of the whole data set would be too large
+            values = torch.arange(256)
+            counts = [channel.flatten().bincount(minlength=256).cpu() for channel in inputs.unbind(1)]
+            sums = [(int(count @ values), int(count @ values.square())) for count in counts]
+        n = inputs.shape.numel() // inputs.shape[1]
+        means = [total / n / scale for total, _ in sums]
+        stds = [math.sqrt(n * squares - total**2) / n / scale for total, squares in sums]  # exact below the root
     else:
         dims = (0, 2, 3) if inputs.ndim == 4 else (0,)
         scaled = inputs.double() / scale
-        means, stds = scaled.mean(dims), scaled.std(dims, unbiased=False)
-        pairs = list(zip(means.tolist(), stds.tolist(), strict=True))
-    return tuple(mean for mean, _ in pairs), tuple(std or 1.0 for _, std in pairs)
-
-
-def _moments(total: int, squares: int, count: int, scale: float) -> tuple[float, float]:
-    """Mean and deviation of integers / scale. Their sum and sum of squares are exact, so that no digits cancel."""
-    return total / count / scale, math.sqrt(count * squares - total**2) / count / scale
+        means, stds = scaled.mean(dims).tolist(), scaled.std(dims, unbiased=False).tolist()
+    return tuple(means), tuple(std or 1.0 for std in stds)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -36,7 +36,7 @@ def file_digest(path: Path, algorithm: str = "sha256") -> str:
 
 
 def verified(path: Path, data: bytes, expected: str | None) -> str:
-    """The SHA-256 of the content of a file. Raises CorruptFileError unless it fits "algorithm:hexdigest"."""
+    """The SHA-256 of the content of a file. Raises CorruptFileError if the `expected` "algorithm:hexdigest" differs."""
     found = sha256(data)
     if expected is not None:
         algorithm, _, wanted = expected.partition(":")
@@ -68,10 +68,9 @@ class Remote:
 
     Attributes:
         urls: places that hold the same file, tried in order.
-        path: where it goes, relative to the data root. An archive is deleted from there after it was unpacked.
+        path: where it goes, relative to the data root. An archive is deleted after it was unpacked.
         md5, sha256: checksum, if one is known.
-        unpacks_to: for an archive, the file or folder that unpacking it makes, relative to the data root.
-        unpack_in: for an archive, the folder in which it is unpacked, relative to the data root.
+        unpacks_to: for an archive, the file or folder that it holds, relative to the data root.
     """
 
     urls: tuple[str, ...]
@@ -79,7 +78,6 @@ class Remote:
     md5: str | None = None
     sha256: str | None = None
     unpacks_to: str | None = None
-    unpack_in: str = "."
 
 
 def download(
@@ -187,7 +185,7 @@ def fetch(remote: Remote, root: Path, *, progress: Progress | None = None) -> Pa
     else:
         raise DownloadError("; ".join(failures))
     if remote.unpacks_to is not None:
-        unpack(archive, root / remote.unpack_in)
+        unpack(archive, target.parent)
         if not target.exists():
             raise CorruptFileError(f"{archive} holds no {remote.unpacks_to}")
         archive.unlink()

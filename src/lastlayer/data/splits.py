@@ -13,13 +13,13 @@ from lastlayer._core.labels import long_tail_counts
 from .dataset import Dataset, Split
 
 
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def _shuffled(count: int, seed: int) -> Tensor:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
-def _shuffled_by_class(target: Tensor, generator: torch.Generator) -> list[Tensor]:
+def _shuffled_by_class(target: Tensor, seed: int) -> list[Tensor]:
     """For each label from 0 to the highest, the indices of its samples in random order. Some may have none."""
-    order = torch.randperm(len(target), generator=generator)
+    order = _shuffled(len(target), seed)
     by_class = order[target[order].argsort(stable=True)]
     return list(torch.split(by_class, target.bincount().tolist()))
 
@@ -47,7 +47,7 @@ def stratified(target: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, 
     if len(target) and int(target.min()) < 0:
         raise ValueError(f"labels must not be negative; label {int(target.min())} was found")
     chosen = torch.zeros(len(target), dtype=torch.bool)
-    for indices in _shuffled_by_class(target.cpu(), _generator(seed)):
+    for indices in _shuffled_by_class(target.cpu(), seed):
         wanted = max(1, round(fraction * len(indices)))
         chosen[indices[: min(wanted, max(len(indices) - 1, 0))]] = True
     return (~chosen).nonzero().flatten(), chosen.nonzero().flatten()
@@ -60,9 +60,9 @@ def random_test_set(whole: Split, fraction: float, seed: int) -> tuple[Split, Sp
 
 
 def hold_out(dataset: Dataset, fraction: float = 0.1, seed: int = 0) -> Dataset:
-    """Take a validation set out of the training set, the same share of every class, at random.
+    """Take a validation set out of the training set: `fraction` of every class, drawn by `seed`.
 
-    `mean` and `std` remain the statistics of all training samples.
+    `mean` and `std` remain the statistics of all training samples. A data set that has a validation set is refused.
 
     Example:
         >>> from lastlayer import data
@@ -144,10 +144,7 @@ def _first(dataset: Dataset, part: str, count: int, seed: int | None) -> Split:
     split: Split = getattr(dataset, part)
     if not 0 < count <= len(split):
         raise ValueError(f"{dataset.name} has {len(split)} {part} samples, {part}={count} were asked for")
-    order = torch.arange(count)
-    if seed is not None:
-        order = torch.randperm(len(split), generator=_generator(seed))[:count].sort().values
-    kept = split.select(order)
+    kept = split.select(torch.arange(count) if seed is None else _shuffled(len(split), seed)[:count].sort().values)
     if part == "train" and kept.target.device.type == "cpu":  # reading labels would stall another device
         empty = (kept.target.bincount(minlength=dataset.num_classes) == 0).nonzero().flatten().tolist()
         if empty:
@@ -163,7 +160,7 @@ def _per_class(target: Tensor, counts: Sequence[int], seed: int | None) -> Tenso
     if seed is None:
         by_class = list(torch.split(target.argsort(stable=True), target.bincount().tolist()))
     else:
-        by_class = _shuffled_by_class(target, _generator(seed))
+        by_class = _shuffled_by_class(target, seed)
     return torch.cat([indices[:n] for indices, n in zip(by_class, counts, strict=True)]).sort().values
 
 
@@ -258,8 +255,7 @@ def open_set(
     elif unknown is not None:
         if not 0 < unknown < dataset.num_classes:
             raise ValueError(f"{dataset.name} has {dataset.num_classes} classes, unknown={unknown} were asked for")
-        order = torch.randperm(dataset.num_classes, generator=_generator(seed)).tolist()
-        known, hidden = sorted(order[unknown:]), unknown_classes
+        known, hidden = sorted(_shuffled(dataset.num_classes, seed)[unknown:].tolist()), unknown_classes
         note = f"open set: known classes {known}, drawn with seed {seed}"
     elif unknown_from is not None:
         known, hidden = list(range(dataset.num_classes)), unknown_classes
@@ -295,7 +291,7 @@ def open_set(
 
 
 def known_classes(name: str, unknown_from: str | None = None) -> list[list[int]]:
-    """The known classes of each published split of the ARPL protocol. If there is none, a ValueError.
+    """The known classes of each published split of the ARPL protocol. Raises ValueError if there is none.
 
     Args:
         name: the data set with the known classes.
@@ -310,7 +306,7 @@ def known_classes(name: str, unknown_from: str | None = None) -> list[list[int]]
 
 @functools.cache
 def _published(name: str, unknown_from: str | None) -> tuple[list[list[int]], list[list[int]] | None]:
-    """The known and the unknown classes of each published split. None: all that are not known are unknown."""
+    """The known and the unknown classes of each published split. With None, all that are not known are unknown."""
     lists = tomllib.loads(Path(__file__).with_name("arpl.toml").read_text(encoding="utf-8"))
     key = name if unknown_from is None else f"{name}+{unknown_from}"
     if key not in lists["known"]:

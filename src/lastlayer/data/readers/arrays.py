@@ -1,7 +1,7 @@
 """Arrays in .npz and .safetensors files.
 
-The keys are `x_train`, `y_train`, `x_test` and `y_test`, or `x` and `y` if the file holds one set. In place of `x` they
-may say features, in place of `y` target, targets or labels.
+The keys are `x_train`, `y_train`, `x_test` and `y_test`, or `x` and `y` if the file holds one set. Names may begin with
+features instead of `x`, and with target, targets or labels instead of `y`.
 
 - `x` holds features (N, d), grey images (N, H, W), or images (N, C, H, W) or (N, H, W, C).
 - `y` holds integers 0 to K-1, (N,), or texts. Texts name the classes, in sorted order.
@@ -181,8 +181,8 @@ def _split(path: Path, content: dict[str, Array], *endings: str) -> Split:
         how = ".argmax(1), if its rows are one-hot"
         if y.ndim == 1 or y.shape[1:] == (1,):
             how = ".astype(int)" if y.ndim == 1 else ".ravel().astype(int)"
-        found = f"{y.dtype} {tuple(y.shape)}"
-        raise ValueError(f"{path}: {keys[1]} must be integers (N,), not {found}: save {keys[1]}{how}")
+        found = f"not {y.dtype} {tuple(y.shape)}"
+        raise ValueError(f"{path}: {keys[1]} must be integers (N,), {found}: save {keys[1]}{how}")
     if len(x) != len(y):
         raise ValueError(f"{path}: {keys[0]} has {len(x)} rows but {keys[1]} has {len(y)}")
     if not len(y):
@@ -205,8 +205,7 @@ def _check_highest(path: Path, split: Split, samples: int) -> None:
 
 def _name_labels(path: Path, content: dict[str, Array], more: dict[str, Array]) -> Sequence[Any] | None:
     """The names of the classes, if the file has them. Labels that are texts become numbers, in place."""
-    names = content.pop("class_names", None)
-    more.pop("class_names", None)
+    names, _ = content.pop("class_names", None), more.pop("class_names", None)
     keys = [name + ending for name in LABELS for ending in (WHOLE, TRAIN, TEST)]
     labels = [(part, key, part[key]) for part in (content, more) for key in keys if key in part]
     arrays = [(part, key, array) for part, key, array in labels if isinstance(array, np.ndarray)]
@@ -223,23 +222,16 @@ def _name_labels(path: Path, content: dict[str, Array], more: dict[str, Array]) 
     return list(known)
 
 
-def _check_finite(path: Path, key: str, x: Tensor) -> None:
-    """Refuse numbers that are not finite in float32, in which we compute."""
-    for start in range(0, len(x), _ROWS):
-        rows = (~x[start : start + _ROWS].float().flatten(1).isfinite().all(1)).nonzero()
-        if len(rows):
-            raise ValueError(
-                f"{path}: {key} has numbers that are not finite in float32, first at row {start + int(rows[0])}"
-            )
-
-
 def _inputs(path: Path, key: str, x: Tensor) -> Tensor:
     if x.ndim not in (2, 3, 4):
         raise ValueError(f"{path}: {key} must be (N, d), (N, H, W), (N, C, H, W) or (N, H, W, C), not {tuple(x.shape)}")
     if x.is_complex() or not x.numel():
         raise ValueError(f"{path}: {key} must be real numbers and not empty, not {x.dtype} {tuple(x.shape)}")
-    if x.is_floating_point():
-        _check_finite(path, key, x)
+    for start in range(0, len(x) if x.is_floating_point() else 0, _ROWS):
+        wrong = (~x[start : start + _ROWS].float().flatten(1).isfinite().all(1)).nonzero()
+        if len(wrong):  # we compute in float32
+            row = start + int(wrong[0])
+            raise ValueError(f"{path}: {key} has numbers that are not finite in float32, first at row {row}")
     if x.dtype == torch.bool:
         x = x.to(torch.uint8) * 255
     if x.ndim == 2:

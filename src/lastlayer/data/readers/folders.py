@@ -16,7 +16,6 @@ from lastlayer.data.sources import describe, register
 from lastlayer.data.splits import random_test_set
 
 _TRAIN, _TEST = ("train",), ("test", "val", "valid", "validation")
-_CHARACTERS = {"background": "images_background", "evaluation": "images_evaluation"}
 
 
 @dataclass(frozen=True)
@@ -166,12 +165,12 @@ def omniglot(
     within a character: we test on the `test_drawers` of the 20 drawers with the highest numbers. The archives are
     verified when they are fetched. Images have 105 pixels on each side, or `size`.
     """
-    if part not in ("both", *_CHARACTERS):
+    if part not in ("both", "background", "evaluation"):
         raise ValueError(f'part is "both", "background" or "evaluation", not {part!r}')
     if not 1 <= test_drawers <= 19:
         raise ValueError(f"test_drawers is 1 to 19, not {test_drawers}")
-    wanted = list(_CHARACTERS.values()) if part == "both" else [_CHARACTERS[part]]
-    folder = replace(describe("omniglot"), probes=tuple(wanted)).locate(root)
+    wanted = tuple(f"images_{one}" for one in (("background", "evaluation") if part == "both" else (part,)))
+    folder = replace(describe("omniglot"), probes=wanted).locate(root)
     names: list[str] = []
     found: dict[str, tuple[list[Path], list[int]]] = {"train": ([], []), "test": ([], [])}
     for alphabets in (require(folder / name, "omniglot") for name in wanted):

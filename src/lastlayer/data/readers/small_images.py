@@ -26,10 +26,6 @@ from .unpickle import unpickle
 
 _DIGITS = tuple(str(k) for k in range(10))
 _CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
-_IDX_FILES = {
-    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
-    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
-}
 
 
 def read_idx(path: Path, expected: str | None = None) -> tuple[Tensor, str]:
@@ -67,8 +63,8 @@ def _read_mnist(name: str, classes: tuple[str, ...], root: Path, *, verify: bool
     source = describe(name)
     folder = source.locate(root)
     splits, checksums = {}, {}
-    for part, files in _IDX_FILES.items():
-        tensors = []
+    for part, prefix in (("train", "train"), ("test", "t10k")):
+        files, tensors = (f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"), []
         for file in files:
             path = folder / file
             if not path.exists():
