@@ -238,3 +238,53 @@ def test_the_first_classes_keep_their_samples_and_labels():
         assert torch.equal(ours.inputs, all_of.inputs[kept])
     with pytest.raises(ValueError, match="has 10 classes, classes=11 were asked for"):
         data.subset(whole, classes=11)
+
+
+@pytest.mark.parametrize("folds", [2, 5, 7])
+def test_folds_test_every_sample_once_and_deal_classes_evenly(folds):
+    digits = data.load("digits")
+    parts = [data.fold(digits, i, folds) for i in range(folds)]
+    rows = torch.cat([part.test.inputs.flatten(1) for part in parts])
+    every = torch.cat([digits.train.inputs.flatten(1), digits.test.inputs.flatten(1)])
+    assert torch.equal(rows.unique(dim=0, return_counts=True)[1], every.unique(dim=0, return_counts=True)[1])
+    sizes = torch.tensor([len(part.test) for part in parts])
+    assert sizes.sum() == len(every)
+    assert sizes.max() - sizes.min() <= 1
+    counts = torch.stack([part.test.target.bincount() for part in parts])
+    assert (counts.amax(0) - counts.amin(0)).max() <= 1
+    for part in parts:
+        assert len(part.train) + len(part.test) == len(every)
+
+
+def test_folds_beyond_the_last_are_shuffled_anew_and_repeat():
+    iris = data.load("iris")
+    assert torch.equal(data.fold(iris, 1).test.inputs, data.fold(iris, 1).test.inputs)
+    assert not torch.equal(data.fold(iris, 6).test.inputs, data.fold(iris, 1).test.inputs)
+    assert torch.equal(data.fold(iris, 6).test.inputs, data.fold(iris, 1, seed=1).test.inputs)
+
+
+def test_statistics_of_a_fold_are_those_of_its_training_samples():
+    part = data.fold(data.load("wine"), 2)
+    x = part.train.inputs.double()
+    assert part.mean == pytest.approx(x.mean(0).tolist())
+    assert part.std == pytest.approx(x.std(0, correction=0).tolist())
+
+
+def test_a_class_of_one_sample_stays_in_training():
+    target = torch.tensor([0] * 9 + [1])
+    split = data.Split(torch.randn(10, 2), target)
+    made = data.Dataset("tiny", split, split.select(torch.arange(3)), ("a", "b"), random_test=0.2)
+    for i in range(5):
+        assert 1 in data.fold(made, i).train.target
+
+
+@pytest.mark.parametrize(("index", "folds"), [(-1, 5), (0, 1)])
+def test_folds_that_cannot_be(index, folds):
+    with pytest.raises(ValueError, match="fold must be 0 or more"):
+        data.fold(data.load("iris"), index, folds)
+
+
+def test_a_test_set_of_its_own_is_not_dealt_into_folds():
+    gaussian = data.load("gaussian")
+    with pytest.raises(ValueError, match="test set of its own"):
+        data.fold(gaussian, 0)

@@ -12,7 +12,7 @@ from .readers.arrays import array_named, arrays, as_tensor, read_arrays
 from .readers.folders import ImageFiles, image_files, image_folder
 from .readers.texts import tokenise
 from .sources import Source, available, describe, find, get, register
-from .splits import hold_out, known_classes, long_tail, open_set, stratified, subset
+from .splits import fold, hold_out, known_classes, long_tail, open_set, stratified, subset
 
 __all__ = [
     "Check",
@@ -38,6 +38,7 @@ __all__ = [
     "describe",
     "download",
     "find",
+    "fold",
     "get",
     "hold_out",
     "horizontal_flip",

@@ -86,6 +86,7 @@ class Dataset:
         source, licence, citation: where the data comes from, its terms of use, and what to cite.
         notes: every choice made on the way, such as splits and subsets, in order, for people to read.
         imbalance: what `long_tail` was given, if it thinned the training set.
+        random_test: share of the samples in `test`, if they were drawn at random because there is no test set.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Dataset:
     citation: str = ""
     notes: tuple[str, ...] = ()
     imbalance: float | None = None
+    random_test: float | None = None
 
     def __post_init__(self) -> None:
         for part, split in self._splits().items():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lastlayer._core.labels import long_tail_counts
 
-from .dataset import Dataset, Split
+from .dataset import Dataset, Split, joined
 
 
 def _shuffled(count: int, seed: int) -> Tensor:
@@ -57,6 +57,44 @@ def random_test_set(whole: Split, fraction: float, seed: int) -> tuple[Split, Sp
     """Split a set without a test set into training and test samples by `stratified`, with a note that says so."""
     kept, held = stratified(whole.target, fraction, seed)
     return whole.select(kept), whole.select(held), f"test set: {fraction:g} of each class at random, seed {seed}"
+
+
+def fold(dataset: Dataset, index: int, folds: int = 5, seed: int = 0) -> Dataset:
+    """Deal a data set without a test set of its own into folds, and test on one of them.
+
+    Each class is dealt evenly. A class with one sample stays in the training set. `mean` and `std` are those of the new
+    training samples.
+
+    Args:
+        dataset: one whose `test` was drawn at random.
+        index: the fold to test on. From `folds` on, samples are shuffled anew.
+        folds: how many.
+        seed: of the first shuffle.
+
+    Raises:
+        ValueError: if the data set has a test set of its own, or for a negative index or fewer than two folds.
+
+    Example:
+        >>> from lastlayer import data
+        >>> [len(fold(data.load("iris"), i).test) for i in range(5)]
+        [30, 30, 30, 30, 30]
+    """
+    if dataset.random_test is None:
+        raise ValueError(f"{dataset.name} has a test set of its own: it cannot be dealt into folds")
+    if index < 0 or folds < 2:
+        raise ValueError(f"fold must be 0 or more and folds 2 or more, got {index} and {folds}")
+    whole = joined([dataset.train, dataset.test])
+    by_class = _shuffled_by_class(whole.target, _generator(seed + index // folds))
+    dealt = torch.cat([indices for indices in by_class if len(indices) > 1])  # in turn, so that folds are equally large
+    is_test = torch.zeros(len(whole), dtype=torch.bool)
+    is_test[dealt[index % folds :: folds]] = True
+    changed = dataset.replace(
+        f"test set: fold {index} of {folds}, seed {seed}",
+        train=whole.select((~is_test).nonzero().flatten()),
+        test=whole.select(is_test.nonzero().flatten()),
+        random_test=1 / folds,
+    )
+    return changed if dataset.mean is None else changed.with_statistics()
 
 
 def hold_out(dataset: Dataset, fraction: float = 0.1, seed: int = 0) -> Dataset:

@@ -71,6 +71,7 @@ def arrays(
     names = _name_labels(path, content, more)
     checksums = {path.name: file_digest(path)}
     notes: tuple[str, ...] = ()
+    random_test = None
     if test is not None:
         train_split, test_split = _split(path, content, WHOLE, TRAIN), _split(other, more, WHOLE, TEST)
         checksums[other.name] = file_digest(other)
@@ -82,14 +83,17 @@ def arrays(
         train_split, test_split, note = random_test_set(whole, test_fraction, seed)
         if not len(test_split):
             raise ValueError(f"{path}: every class has one sample, so that none is left to test on: give a test set")
-        notes = (note,)
+        notes, random_test = (note,), test_fraction
     if names is None:
         for where, part in ((path, train_split), (other, test_split)):
             _check_highest(where, part, len(train_split))
         names = [str(k) for k in range(int(max(train_split.target.max(), test_split.target.max())) + 1)]
     scale = 255.0 if train_split.inputs.dtype == torch.uint8 else 1.0
     class_names = tuple(str(name) for name in names)
-    dataset = Dataset(path.stem, train_split, test_split, class_names, scale=scale, checksums=checksums, notes=notes)
+    dataset = Dataset(
+        path.stem, train_split, test_split, class_names, scale=scale, checksums=checksums, notes=notes,
+        random_test=random_test,
+    )  # fmt: skip
     return dataset.with_statistics() if standardize or train_split.inputs.ndim == 4 else dataset
 
 

@@ -54,7 +54,9 @@ def _measured(name: str, file: str, *, test_fraction: float = 0.2, seed: int = 0
         inputs, scale = inputs.to(torch.uint8).view(-1, 1, 8, 8), 16.0
     train, test, note = random_test_set(Split(inputs, target), test_fraction, seed)
     checksums = _checksum(inputs, target)
-    dataset = Dataset(name, train, test, class_names, scale=scale, checksums=checksums, notes=(note,))
+    dataset = Dataset(
+        name, train, test, class_names, scale=scale, checksums=checksums, notes=(note,), random_test=test_fraction
+    )
     return dataset.with_statistics()
 
 

@@ -132,13 +132,13 @@ def image_folder(
     """
     folder = Path(folder)
     train_folder, test_folder = subfolder(folder, _TRAIN), subfolder(folder, _TEST)
-    notes = []
+    notes, random_test = [], None
     if train_folder is None or test_folder is None:
         _refuse_misnamed(folder, train_folder)
         files = image_files(train_folder or folder, size=size)
         whole, sha256 = decode_split(files, colour)
         train, test, note = random_test_set(whole, test_fraction, seed)
-        checksums, notes = {"images": sha256}, [note]
+        checksums, notes, random_test = {"images": sha256}, [note], test_fraction
     else:
         files = image_files(train_folder, size=size)
         train, sha256 = decode_split(files, colour)
@@ -147,7 +147,10 @@ def image_folder(
             raise ValueError(f"{test_folder} holds no image files")
         test, test_sha256 = decode_split(test_files, train.inputs.shape[1] == 3)
         checksums = {"train": sha256, "test": test_sha256}
-    dataset = Dataset(folder.name, train, test, files.class_names, scale=255.0, checksums=checksums, notes=tuple(notes))
+    dataset = Dataset(
+        folder.name, train, test, files.class_names, scale=255.0, checksums=checksums, notes=tuple(notes),
+        random_test=random_test,
+    )  # fmt: skip
     return dataset.with_statistics()
 
 
