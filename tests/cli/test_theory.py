@@ -21,13 +21,14 @@ def tables(*arguments: object) -> dict:
     return json.loads(run(*arguments, "--json").stdout)
 
 
+SCALES = ("--large", 2, "--large", 3, "--large", 4)
 QUICK = {
     "minima": (),
     "ufm": ("-k", 3, "-n", 2, "--starts", 2),
     "dynamics": ("--steps", 30, "--points", 8),
     "alignment": (),
     "bounds": (),
-    "scaling": ("-k", 3, "--small", 0.4, "--small", 0.8, "--large", 2, "--large", 3, "--large", 4, "--starts", 1),
+    "scaling": ("-k", 3, "--small", 1, "--small", 2, *SCALES, "--starts", 1, "--tolerance", 0.05),
 }
 
 
