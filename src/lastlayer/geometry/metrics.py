@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, wraps
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -143,12 +144,9 @@ class GeometryMetrics(Metric):
         present, means = self._reference
         if len(features) == 0:
             return
-        position = label.new_zeros(self.num_classes).scatter_(
-            0, present, torch.arange(len(present), device=label.device)
-        )
-        classifier = None
-        if self._classifier is not None:
-            classifier = (self._classifier[0][present], self._classifier[1][present])
+        position = label.new_zeros(self.num_classes)
+        position[present] = torch.arange(len(present), device=label.device)
+        classifier = self._classifier and (self._classifier[0][present], self._classifier[1][present])
         with full_precision(features):
             # A class without a mean is counted at position 0. `seen` counts it at its own place, so compute notices.
             samples = Samples(features.detach(), position[label], present, means.count)
@@ -182,8 +180,7 @@ class GeometryMetrics(Metric):
         self._check_finite(moments)
         rows = None
         if weight is not None:
-            self._remember(weight, bias, refined=bool(moments.decided > 0))
-            rows = weight.detach().to(present.device)[present].to(torch.float64)
+            rows = self._remember(weight, bias, refined=bool(moments.decided > 0))[present]
         with full_precision(present):
             means = _moments.means(moments, present)
             spread = _moments.spread(moments, present, means.mean - means.center(self.global_mean))
@@ -243,7 +240,8 @@ class GeometryMetrics(Metric):
             check_classes(label, self.num_classes)
         return label
 
-    def _remember(self, weight: Tensor, bias: Tensor | None, refined: bool = False) -> None:
+    def _remember(self, weight: Tensor, bias: Tensor | None, refined: bool = False) -> Tensor:
+        """Keep the classifier in float64 for `refine`, and return its weight."""
         check_classifier(weight, bias, self.dim)
         if len(weight) != self.num_classes:
             raise ValueError(f"weight must have num_classes = {self.num_classes} rows, got {len(weight)}")
@@ -255,6 +253,7 @@ class GeometryMetrics(Metric):
                 "take the second pass with this classifier, after reset or update"
             )
         self._classifier = given
+        return given[0]
 
     def _begin_second_pass(self) -> tuple[Tensor, Means]:
         """The classes present on all ranks, and their means. A second pass over the same samples continues."""
@@ -295,10 +294,6 @@ class GeometryMetrics(Metric):
 
     def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap the result, because torchmetrics writes to the tensors inside, which a frozen dataclass forbids."""
-        sealed = super()._wrap_compute(wraps(compute)(lambda *args, **kwargs: _Sealed(compute(*args, **kwargs))))
+        box = wraps(compute)(lambda *args, **kwargs: SimpleNamespace(value=compute(*args, **kwargs)))
+        sealed = super()._wrap_compute(box)
         return wraps(compute)(lambda *args, **kwargs: sealed(*args, **kwargs).value)
-
-
-class _Sealed:
-    def __init__(self, value: Geometry) -> None:
-        self.value = value

@@ -21,23 +21,19 @@ from lastlayer.runs import DamagedFileError, RunFolder
 
 Array = NDArray[np.float64]
 
-# Most numbers in all charts of one kind. A number in an array takes 1.3 to 2.7 bytes of the page, in a curve about 7.
+# How many numbers all charts of one kind may hold. In an array each takes 1.3 to 2.7 bytes of the page, in a curve 7.
 CURVE_NUMBERS = 200_000
 POINT_NUMBERS = 600_000
 MATRIX_NUMBERS = 1_500_000
 MOST_FRAMES = 21
-MOST_PICTURES = 40  # runs with pictures: each group shows as many seeds as that leaves
+MOST_PICTURES = 40  # runs with pictures; all groups show equally many seeds
 
 
 def chart_data(summary: Summary, *, tsne: bool = False) -> dict[str, Any]:
-    """Everything the page's script draws.
+    """Everything the page's script draws, ready for JSON. The notes name what was left out, and why.
 
     Args:
         tsne: compute a t-SNE view of the final features, a few seconds per group.
-
-    Returns:
-        groups, measures, curves, finals and, for each group, snapshots of its runs, ready for JSON. The notes name
-        what was left out, and why.
     """
     groups = summary.finished
     notes: list[str] = []
@@ -60,7 +56,7 @@ def chart_data(summary: Summary, *, tsne: bool = False) -> dict[str, Any]:
 
 
 def thinned(count: int, most: int) -> list[int]:
-    """At most `most` of the positions 0, ..., count - 1, evenly spread; the first and the last are among them.
+    """At most `most` of the positions 0, ..., count - 1, evenly spread from the first to the last.
 
     Example:
         >>> thinned(11, 3), thinned(2, 5), thinned(5, 1)
@@ -72,7 +68,7 @@ def thinned(count: int, most: int) -> list[int]:
 
 
 def packed(values: Array, *, small: bool = False) -> dict[str, Any]:
-    """An array as integers of 16 bits (8 if small) times a scale, in base64. What is not finite becomes 0."""
+    """An array as integers of 16 bits (8 if small) times a scale, in base64. Values that are not finite become 0."""
     kind, most = (np.int8, 127) if small else (np.int16, 32767)
     finite = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     top = float(np.abs(finite).max()) if finite.size else 0.0
@@ -129,7 +125,7 @@ def _finals(summary: Summary, groups: Sequence[Group]) -> dict[str, dict[str, li
 def _pictures(
     group: Group, groups: int, tsne: bool, classes: list[list[str]], notes: list[str]
 ) -> list[dict[str, Any]]:
-    """Snapshots of the group's runs. The first run may fill the group's share of the page, the others share as much."""
+    """Snapshots of the group's runs. The first run may fill the group's share of the page, the others a second one."""
     made: list[dict[str, Any]] = []
     shown = sorted(group.done.items())[: max(1, MOST_PICTURES // groups)]
     for seed, run in shown:
@@ -146,7 +142,7 @@ def _pictures(
 
 
 def _snapshots(tensors: Mapping[str, Array], share: int, label: str, tsne: bool, notes: list[str]) -> dict[str, Any]:
-    """Points, logits and cosines of one run, which may take 1 / share of what all runs together may."""
+    """Points, logits and cosines of one run. It may take 1 / share of the numbers that the page may hold."""
     epochs, target = tensors["epochs"].astype(int).tolist(), tensors["target"].astype(int)
     made: dict[str, Any] = {"epochs": epochs, **_logits(tensors, epochs)}
     if (points := tensors.get("points")) is not None:
@@ -179,7 +175,10 @@ def _logits(tensors: Mapping[str, Array], epochs: Sequence[int]) -> dict[str, An
 def _points(
     points: Array, target: NDArray[np.int64], epochs: Sequence[int], most: int, features: Array | None
 ) -> dict[str, Any]:
-    """Points (E, S, 2), and a t-SNE view of features (S, d). Too many: snapshots are dropped first, then samples."""
+    """Points (E, S, 2), and a t-SNE view of features (S, d).
+
+    If there are too many, snapshots are dropped first, then samples.
+    """
     frames = thinned(len(epochs), max(2, min(MOST_FRAMES, most // max(1, 2 * points.shape[1]))))
     kept = thinned(points.shape[1], max(50, most // (2 * len(frames))))
     return {

@@ -1,6 +1,6 @@
 """Which runs a report is about: those of a root folder, of a comparison file, or of a list of run folders.
 
-Every run is listed, whatever became of it. Tests: tests/reports/test_collect.py.
+Runs that are not done are listed too. Tests: tests/reports/test_collect.py.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Run:
 
     path: Path
     status: ReportStatus
-    """As of the run folder; or damaged (one of its files was altered), or repeated (the same trial as another run)."""
+    """The state of the run folder, or `repeated` if another run has the same trial."""
     trial: Mapping[str, Any]
-    """As it was trained; as it was asked for if the folder does not say; empty if nothing does."""
+    """As it was trained. If the folder does not say, as it was asked for. Empty if neither is known."""
     key: Mapping[str, Any]
     """What the run is grouped by: the trial as it was asked for, without its seed."""
     result: Mapping[str, Any] | None = None
@@ -56,9 +56,9 @@ def load(where: str | Path | Iterable[str | Path], comparison: str | Path | None
     """Read the runs that a report is about.
 
     Args:
-        where: a root folder, a comparison file or a run folder; or a list of them, and then all their runs are taken.
-            If a single root folder holds comparison files, the newest says which runs to take. All its runs are taken
-            if there is no such file, or if the newest names a single trial, which compares nothing.
+        where: a root folder, a comparison file or a run folder. A list of these takes all their runs. If a single root
+            folder holds comparison files, the newest says which runs to take. If there is no such file, or if the
+            newest names a single trial, which compares nothing, all runs of the folder are taken.
         comparison: the file of the comparison to take from a root folder, or its ID.
 
     Returns:
@@ -148,7 +148,7 @@ def _problem(run: RunState) -> str:
 
 
 def _without_repeats(runs: list[Run]) -> tuple[Run, ...]:
-    """A trial that lies in two folders counts once; the second is listed as a repeat of the first."""
+    """If a trial lies in two folders, it counts once. The second folder is listed as a repeat of the first."""
     kept: dict[Path, Run] = {}
     for run in sorted(runs, key=lambda run: run.status != "done"):
         twins = (other for other in kept.values() if run.trial and (other.trial, other.key) == (run.trial, run.key))

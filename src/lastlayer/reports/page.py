@@ -37,15 +37,12 @@ _SAYS = {
 
 
 def write_page(summary: Summary, path: str | Path, *, tsne: bool = False) -> Path:
-    """Write the page of a comparison; a crash leaves the old file or the new one.
+    """Write the page of a comparison, and return its path. A crash leaves the old file or the new one.
 
     Args:
         summary: as `summarise` gives it.
         path: of the HTML file; its folder is made if it does not exist.
         tsne: add a t-SNE view of the final features, which scikit-learn computes in a few seconds per group.
-
-    Returns:
-        The path.
     """
     path = Path(path)
     write_atomically(path, render_page(summary, tsne=tsne).encode())
@@ -140,7 +137,7 @@ def _results(summary: Summary) -> str:
 
 
 def _legend(summary: Summary) -> str:
-    """What the marks mean that can be in the tables."""
+    """What the marks in the tables mean."""
     if len(summary.finished) < 2:
         return "± is the standard deviation over seeds." if summary.seeds > 1 else ""
     best = '<span class="pill best">best</span>'
@@ -317,7 +314,7 @@ def _pairs(values: Mapping[str, str]) -> str:
 
 
 def for_script(data: object) -> str:
-    """JSON that may stand in a script element: no text in it can end the element or begin a comment."""
+    """JSON for a script element: no text in it can end the element or begin a comment."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -26,9 +26,9 @@ def new_figure(title: str = "", panels: Sequence[str] = (), rows: int = 1, **opt
     """An empty Plotly figure in the style of all others.
 
     Args:
-        title: of the whole figure; a long one is broken over several lines.
-        panels: titles of the panels, row by row; without them the figure is one plot.
-        rows: how many rows the panels are laid out in.
+        title: of the whole figure. A long title is broken over several lines.
+        panels: titles of the panels, row by row. Without them the figure is one plot.
+        rows: the number of rows of panels.
         options: passed on to `plotly.subplots.make_subplots`.
     """
     from plotly.graph_objects import Figure
@@ -57,7 +57,7 @@ def html_page(title: str, figures: Sequence[Any]) -> str:
 
 
 def write_picture(figure: Any, path: Path) -> None:
-    """Write a figure as .svg or .png, which takes the package kaleido and a browser.
+    """Write a figure as .svg or .png. This needs the package kaleido and a browser.
 
     Raises:
         ImportError: if one of them is missing.

@@ -85,7 +85,7 @@ class Difference:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard deviation, with n - 1 in the denominator; NaN for what too few values leave undefined.
+    """Mean and standard deviation, with n - 1 in the denominator. If there are too few values, they are NaN.
 
     Example:
         >>> spread([1.0, 3.0])

@@ -51,7 +51,7 @@ class Group:
 
     @property
     def trial(self) -> Mapping[str, Any]:
-        """The settings; defaults are written out if one of the runs has them."""
+        """The settings without the seed, with the defaults that one of the runs has written down."""
         written = [run.trial for run in self.runs if run.trial and run.status != "missing"]
         chosen = written[0] if written else self.key
         return {name: value for name, value in chosen.items() if name != "seed"}

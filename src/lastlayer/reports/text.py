@@ -1,7 +1,7 @@
 """Tables in a terminal, in a file or in a pipe. Nothing is cut off.
 
-A table that is wider than the terminal is printed in several parts, or breaks its texts over lines. A file has no
-width: it always gets one table. Tests: tests/reports/test_text.py.
+If a table is wider than the terminal, it is printed in several parts, or its texts are broken over lines. A file has no
+width, so it always gets one table. Tests: tests/reports/test_text.py.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ def print_table(
     *,
     layout: Layout = PLAIN,
 ) -> None:
-    """Print a table; in a terminal that is too narrow, in as few parts as fit.
+    """Print a table. In a terminal that is too narrow, print it in several parts.
 
     Args:
-        columns: the first ones, which every part repeats.
-        groups: the others; those of one group stay together in one part.
+        columns: the first columns, which every part repeats.
+        groups: the other columns. Those of one group stay together in one part.
     """
     if not console.is_terminal:
         every = [*columns, *(column for group in groups for column in group)]
@@ -117,7 +117,7 @@ def _print_part(console: Console, columns: Sequence[PrintedColumn], layout: Layo
 
 
 def parts(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Which columns of these widths go into one table, in as few tables as fit the room.
+    """Divide columns of these widths among as few tables as possible, each no wider than the room.
 
     Example:
         >>> parts([5, 5, 20, 4], 12)
@@ -156,7 +156,7 @@ def print_tables(summary: Summary, *, everything: bool = False, console: Console
 
 
 def print_problems(summary: Summary, *, console: Console | None = None) -> None:
-    """Print every run that is not done, with the reason and what to do; nothing if all are done."""
+    """Print every run that is not done, with the reason and what to do. If all are done, print nothing."""
     from rich.console import Console
     from rich.text import Text
 
@@ -174,17 +174,14 @@ def print_problems(summary: Summary, *, console: Console | None = None) -> None:
 def _lines(summary: Summary, *, everything: bool) -> list[Column]:
     """The columns of the summary in the order in which they are lines here: by measure, test before train."""
     names = list(dict.fromkeys(column.measure.name for column in summary.columns if column.split != "run"))
-    by_name = {
-        name: [column for split in _SHORT if split != "run" and (column := summary.column(split, name)) is not None]
-        for name in (names if everything else [name for name in (*DECISIONS, *FEATURES) if name in names])
-    }
-    order = list(by_name)
     if not everything:
-        order.sort(key=lambda name: (name != "accuracy", not any(column.differs for column in by_name[name])))
-        usual = ("test", "train")
-        by_name = {n: [c for c in found if n == "accuracy" or c.split in usual] for n, found in by_name.items()}
-    time = [column for column in summary.columns if column.split == "run"]
-    return [column for name in order for column in by_name[name]] + time
+        names = [name for name in (*DECISIONS, *FEATURES) if name in names]
+        differ = {column.measure.name for column in summary.columns if column.differs}
+        names.sort(key=lambda name: (name != "accuracy", name not in differ))
+    lines = [column for name in names for split in _SHORT if (column := summary.column(split, name)) is not None]
+    if not everything:
+        lines = [line for line in lines if line.measure.name == "accuracy" or line.split in ("test", "train")]
+    return [*lines, *(column for column in summary.columns if column.split == "run")]
 
 
 def _print_lines(console: Console, summary: Summary, lines: Sequence[Column]) -> None:

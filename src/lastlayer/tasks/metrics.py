@@ -1,8 +1,11 @@
 """Single-logit and open-set measures over batches and ranks: torchmetrics Metrics whose states are sums.
 
 An exact ranking needs every score. A histogram of scores is enough for a close result, and histograms can be added. So
-the result does not depend on batches, their order, ranks or interruptions. Each result says how far from the exact
-value it can be. Further tests: tests/distributed/test_metrics_tasks.py.
+the result does not depend on batches, their order, ranks or interruptions. A bin is the first `bits` bits of a float32,
+read as an integer that keeps the order. So bins are finer near zero, and no range must be set. Scores in one bin count
+as tied. How much this can change a result is computed from the counts.
+
+Further tests: tests/distributed/test_metrics_tasks.py.
 """
 
 from collections.abc import Sequence
@@ -13,13 +16,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from lastlayer._core.memory import free_memory
-from lastlayer.tasks._histogram import (
-    average_precision_bounds,
-    pairs_won,
-    precision_at_recall_bounds,
-    score_bins,
-)
-from lastlayer.tasks._ranking import check_recalls
+from lastlayer.tasks._ranking import check_recalls, true_positives_needed
 from lastlayer.tasks.accuracies import correct
 from lastlayer.tasks.inputs import check_matrix, read_target
 
@@ -107,9 +104,9 @@ class SingleLogitMetrics(_Histograms):
     """`single_logit` over batches and ranks, from one histogram per class.
 
     The states are integer sums of fixed size. So the result is the same to the last bit however the samples are split
-    into batches or ranks, in whatever order they are merged, and after resuming from a `state_dict`. Scores are sorted
-    into 2^bits bins by the first `bits` bits of their float32 value: the sign, 8 bits of exponent, and the rest
-    mantissa. Scores in one bin count as tied. So there are two cases:
+    into batches or ranks, in whatever order they are merged, and after resuming from a `state_dict`. The first `bits`
+    bits of a score in float32 choose its bin: the sign, 8 bits of exponent, and the rest mantissa. Scores in one bin
+    count as tied. So there are two cases:
 
     - If no score shares its bin with another value, the result is exactly that of `single_logit`. This is always so for
       bfloat16 logits with bits=16 and for float16 logits with bits=20.
@@ -247,8 +244,8 @@ class OpenSetMetrics(_Histograms):
         """The measures over all samples seen."""
         rounded = self._refuse_faults()
         known = (self.right + self.wrong).sum()
-        won, spread = pairs_won(self.right + self.wrong, self.unknown)
-        won_right, spread_right = pairs_won(self.right, self.unknown)
+        won, spread = binned_pairs_won(self.right + self.wrong, self.unknown)
+        won_right, spread_right = binned_pairs_won(self.right, self.unknown)
         return StreamedOpenSet(
             auroc=won / known,
             oscr=won_right / known,
@@ -256,3 +253,90 @@ class OpenSetMetrics(_Histograms):
             auroc_error=spread / known if rounded else torch.zeros_like(spread),
             oscr_error=spread_right / known if rounded else torch.zeros_like(spread_right),
         )
+
+
+def score_bins(scores: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """The bin of every score, and the number of scores that could share their bin with other values.
+
+    Args:
+        scores: any shape, any floating dtype; float64 is rounded to float32.
+        bits: 2 to 32.
+
+    Returns:
+        int64 bins in 0..2^bits-1 in the order of the scores, and an int64 scalar.
+    """
+    single = scores.float() + 0.0  # turns -0.0 into 0.0: they are equal but have different bits
+    pattern = single.view(torch.int32)
+    # Read as integers, negative floats are in reverse order.
+    ordered = pattern ^ ((pattern >> 31) & 0x7FFFFFFF)
+    shared = (pattern & ((1 << (32 - bits)) - 1)) != 0
+    if scores.dtype == torch.float64:
+        shared |= single.double() != scores
+    return (ordered >> (32 - bits)).long() + (1 << (bits - 1)), shared.sum()
+
+
+def _descending(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """The counts from the highest bin down, and their running sum."""
+    counts = counts.flip(1)
+    return counts, counts.cumsum(1)
+
+
+def average_precision_bounds(positive: Tensor, everything: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Average precision with the scores of a bin as ties, and its smallest and largest possible value.
+
+    Take the i-th of the p positives in a bin. In the worst case all negatives of the bin are above it. In the best case
+    none is, and the positives are tied. The worst case is a sum of a concave function of i, and the trapezium rule is a
+    lower bound of it.
+
+    Args:
+        positive: (K, bins) counts of positives.
+        everything: (K, bins) counts of all samples.
+
+    Returns:
+        Three (K,) float64: value, lower bound, upper bound. NaN for a class without positives.
+    """
+    count, true = _descending(positive)
+    _, reached = _descending(everything)
+    above, false = (true - count).double(), (reached - true).double()
+    false_above = false - (everything - positive).flip(1)
+
+    def mean(precision: Tensor) -> Tensor:
+        return torch.where(count > 0, count * precision, 0.0).sum(1) / true[:, -1]
+
+    at_end = true.double() / reached
+    first_at_worst = (above + 1) / (above + 1 + false)
+    return mean(at_end), mean((first_at_worst + at_end) / 2), mean(true.double() / (true + false_above))
+
+
+def precision_at_recall_bounds(positive: Tensor, everything: Tensor, recall: float) -> tuple[Tensor, Tensor]:
+    """Best precision at a recall with the scores of a bin as ties, which is its lower bound, and its upper bound.
+
+    Args:
+        positive: (K, bins) counts of positives.
+        everything: (K, bins) counts of all samples.
+        recall: in (0, 1].
+
+    Returns:
+        Two (K,) float64. NaN for a class without positives.
+    """
+    _, true = _descending(positive)
+    _, reached = _descending(everything)
+    false_above = (reached - true) - (everything - positive).flip(1)
+    allowed = true >= true_positives_needed(true[:, -1:], recall)
+    empty = true[:, -1] == 0
+
+    def best(precision: Tensor) -> Tensor:
+        return torch.where(allowed, precision, 0.0).amax(1).masked_fill(empty, torch.nan)
+
+    return best(true.double() / reached), best(true.double() / (true + false_above))
+
+
+def binned_pairs_won(scores: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    """The number of pairs with score > other divided by the number of others, and how far off it can be.
+
+    Both arguments are counts (bins,). A tie counts half. The caller divides by the number of scores.
+    """
+    total = others.sum()
+    below = others.cumsum(0) - others
+    tied = (scores * others).sum().double()
+    return ((scores * below).sum() + 0.5 * tied) / total, 0.5 * tied / total
