@@ -53,7 +53,7 @@ def resampled_auprc(logits: Tensor, target: Tensor, counts: Tensor) -> Tensor:
     """
     logits, target = check_pair(logits, target, "logits")
     counts = counts.to(logits.device, torch.float64)
-    present = target.unique()
+    present = torch.unique(target)
     most = max(1, WORK // counts.numel())
     chosen = present[torch.linspace(0, len(present) - 1, min(len(present), most), device=present.device).long()]
     total, found = counts.new_zeros(len(counts)), counts.new_zeros(len(counts))
