@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import json
 import math
+import shutil
 import sys
 from pathlib import Path
 
@@ -53,10 +54,22 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def check_onnx(run: Path, out: Path) -> None:
+@pytest.fixture(scope="module")
+def digits_onnx(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run as ONNX."""
+    out = tmp_path_factory.mktemp("onnx")
+    export(digits_run, out, ["onnx"])
+    return out
+
+
+def export_and_compare(run: Path, out: Path) -> None:
+    export(run, out, ["onnx"])
+    compare(run, out)
+
+
+def compare(run: Path, out: Path) -> None:
     import onnxruntime
 
-    export(run, out, ["onnx"])
     session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
     (given,) = session.get_inputs()
     loaded = lastlayer.load(run)
@@ -77,8 +90,8 @@ def check_onnx(run: Path, out: Path) -> None:
 
 
 @needs_onnx
-def test_mlp_with_sln(digits_run, tmp_path):
-    check_onnx(digits_run, tmp_path)
+def test_mlp_with_sln(digits_run, digits_onnx):
+    compare(digits_run, digits_onnx)
 
 
 @needs_onnx
@@ -89,57 +102,59 @@ def test_mlp_with_bce_on_a_normalized_head(tmp_path):
         loss=LossChoice("bce"),
         head=HeadChoice("normalized", {"scale": 8.0}),
     )
-    check_onnx(run, tmp_path / "out")
+    export_and_compare(run, tmp_path / "out")
 
 
 @needs_onnx
 def test_resnet20_on_8_bit_images(images, tmp_path):
     run = train(tmp_path / "run", data=DataChoice(str(images)), model=ModelChoice("resnet20"), batch_size=12)
-    check_onnx(run, tmp_path / "out")
+    export_and_compare(run, tmp_path / "out")
 
 
 @needs_onnx
 def test_vit_takes_any_batch(digits_run, tmp_path):
     model = ModelChoice("vit", {"dim": 8, "depth": 1, "heads": 2})
-    check_onnx(train(tmp_path / "run", data=DataChoice(train=64), model=model), tmp_path / "out")
+    export_and_compare(train(tmp_path / "run", data=DataChoice(train=64), model=model), tmp_path / "out")
+
+
+class OneBatch(torch.nn.Module):
+    """A model of the user's own; found by its import path."""
+
+    num_features = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = torch.nn.Linear(64, 4)
+        self.token = torch.nn.Parameter(torch.zeros(1, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dense(x.flatten(1)) + self.token.expand(len(x), -1)
 
 
 @needs_onnx
-def test_a_graph_of_one_batch_size_is_not_kept(digits_run, tmp_path, monkeypatch):
-    (tmp_path / "model_of_one_batch.py").write_text(
-        "import torch\n"
-        "class Net(torch.nn.Module):\n"
-        "    num_features = 4\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.dense = torch.nn.Linear(64, 4)\n"
-        "        self.token = torch.nn.Parameter(torch.zeros(1, 4))\n"
-        "    def forward(self, x):\n"
-        "        return self.dense(x.flatten(1)) + self.token.expand(len(x), -1)\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*sys.path])
-    run = train(tmp_path / "run", data=DataChoice(train=64), model=ModelChoice("model_of_one_batch:Net"))
+def test_a_graph_of_one_batch_size_is_not_kept(tmp_path):
+    run = train(tmp_path / "run", data=DataChoice(train=64), model=ModelChoice(f"{__name__}:OneBatch"))
     with pytest.raises(ValueError, match=r"batch of 1|cannot be written as ONNX"):
         export(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_tied_weights(tmp_path, monkeypatch):
-    (tmp_path / "model_of_tied_weights.py").write_text(
-        "import torch\n"
-        "class Net(torch.nn.Module):\n"
-        "    num_features = 64\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.first, self.second = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)\n"
-        "        self.second.weight = self.first.weight\n"
-        "    def forward(self, x):\n"
-        "        return self.second(self.first(x.flatten(1)))\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*sys.path])
-    run = train(tmp_path / "run", data=DataChoice(train=64), model=ModelChoice("model_of_tied_weights:Net"))
+class TiedWeights(torch.nn.Module):
+    """A model of the user's own; found by its import path."""
+
+    num_features = 64
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x.flatten(1)))
+
+
+def test_tied_weights(tmp_path):
+    run = train(tmp_path / "run", data=DataChoice(train=64), model=ModelChoice(f"{__name__}:TiedWeights"))
     export(run, tmp_path / "out", ["safetensors"])
     weights = load_file(tmp_path / "out" / "model.safetensors")
     assert torch.equal(weights["backbone.first.weight"], weights["backbone.second.weight"])
@@ -155,21 +170,22 @@ def rewritten(run: Path, to: Path, **data: object) -> Path:
     return to
 
 
+class Tokens(torch.nn.Module):
+    """A model of the user's own; found by its import path."""
+
+    num_features = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(17, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.embedding(x.long().flatten(1)).mean(1)
+
+
 @needs_onnx
-def test_tokens_stay_integers(tmp_path, monkeypatch):
-    (tmp_path / "model_of_tokens.py").write_text(
-        "import torch\n"
-        "class Net(torch.nn.Module):\n"
-        "    num_features = 4\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.embedding = torch.nn.Embedding(17, 4)\n"
-        "    def forward(self, x):\n"
-        "        return self.embedding(x.long().flatten(1)).mean(1)\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*sys.path])
-    trained = train(tmp_path / "run", data=DataChoice(train=64), model=ModelChoice("model_of_tokens:Net"))
+def test_tokens_stay_integers(tmp_path):
+    trained = train(tmp_path / "run", data=DataChoice(train=64), model=ModelChoice(f"{__name__}:Tokens"))
     run = rewritten(trained, tmp_path / "tokens", dtype="int32", in_shape=[2, 32])
     export(run, tmp_path / "out")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["inputs"]["dtype"] == "int32"
@@ -184,36 +200,32 @@ def test_tokens_stay_integers(tmp_path, monkeypatch):
 
 
 @needs_onnx
-def test_weights_beyond_what_an_onnx_file_holds_lie_beside_it(digits_run, tmp_path, monkeypatch):
-    out = tmp_path / "out"
+def test_weights_beyond_what_an_onnx_file_holds_lie_beside_it_and_never_beside_another(
+    digits_run, digits_onnx, tmp_path, monkeypatch
+):
+    out = Path(shutil.copytree(digits_onnx, tmp_path / "out"))
+    first = RunFolder(digits_run).tensors("weights")["backbone.layers.0.weight"].numpy().tobytes()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patch:
         patch.setattr(module, "ONNX_LIMIT", 5_000)
-        check_onnx(digits_run, out)
+        with monkeypatch.context() as disk:
+            disk.setattr("os.fsync", killed)
+            with pytest.raises(KeyboardInterrupt):
+                export(digits_run, out, ["onnx"])
+        assert {path.name for path in out.iterdir()} == {
+            "config.json",
+            "lock",
+        }  # the older graph is gone
+        export_and_compare(digits_run, out)
     names = ["model.onnx.data", "model.onnx"]
     digests = {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in names}
     assert json.loads((out / "config.json").read_text())["files"] == digests
-    first = RunFolder(digits_run).tensors("weights")["backbone.layers.0.weight"].numpy().tobytes()
     assert [first in (out / name).read_bytes() for name in names] == [True, False]
     export(digits_run, out, ["onnx"])
     assert {path.name for path in out.iterdir()} == {"model.onnx", "config.json", "lock"}
-
-
-@needs_onnx
-def test_an_onnx_file_never_lies_beside_the_weights_of_another(digits_run, tmp_path, monkeypatch):
-    """Killed at the first write: by then the graph of an earlier export is gone."""
-    export(digits_run, tmp_path, ["onnx"])
-    monkeypatch.setattr(module, "ONNX_LIMIT", 5_000)
-    wrote = []
-
-    def killed(path, content):
-        wrote.append(path.name)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(module, "write_atomically", killed)
-    with pytest.raises(KeyboardInterrupt):
-        export(digits_run, tmp_path, ["onnx"])
-    assert wrote == ["model.onnx.data"]
-    assert not (tmp_path / "model.onnx").exists()
 
 
 @needs_onnx
@@ -225,14 +237,23 @@ def test_features_with_nce_on_a_batch_norm_head(tmp_path):
         loss=LossChoice("nce"),
         head=HeadChoice("batch-norm"),
     )
-    check_onnx(run, tmp_path / "out")
+    export_and_compare(run, tmp_path / "out")
+
+
+class Fickle(torch.nn.Module):
+    """A model that computes something else while it is exported; found by its import path."""
+
+    num_features = 64
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1) + (10.0 if torch.compiler.is_compiling() else 0.0)
 
 
 @needs_onnx
-def test_a_file_that_computes_something_else_is_not_kept(digits_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "AGREEMENT", -1.0)
+def test_a_file_that_computes_something_else_is_not_kept(tmp_path):
+    run = train(tmp_path / "run", data=DataChoice(train=64), model=ModelChoice(f"{__name__}:Fickle"))
     with pytest.raises(ValueError, match="differ from torch's"):
-        export(digits_run, tmp_path / "out", ["onnx"])
+        export(run, tmp_path / "out", ["onnx"])
     assert not (tmp_path / "out").exists()
 
 
@@ -356,7 +377,7 @@ def test_mistakes_are_one_line(digits_run, tmp_path):
 
 
 def test_missing_onnx_names_the_extra_and_writes_nothing(digits_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "onnx", None)
     assert "pip install 'lastlayer[onnx]'" in refused(digits_run, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -1,8 +1,11 @@
 """A split whose logits would not fit is measured on an even share of each class, and its accuracy on all of it."""
 
+import itertools
+
 import pytest
 import torch
 
+from lastlayer import losses
 from lastlayer.data import Dataset, Normalize, Split
 from lastlayer.heads import LinearHead
 from lastlayer.models import create
@@ -15,9 +18,9 @@ from lastlayer.training.engine import evaluate
 def many(monkeypatch: pytest.MonkeyPatch) -> tuple[Network, Dataset]:
     monkeypatch.setattr(facts, "LARGEST_LOGITS", 4 * 100)
     generator = torch.Generator().manual_seed(0)
-    target = torch.arange(1000) % 4  # a stride of 10 would meet two of the four classes
+    target = torch.arange(1030) % 4  # a stride of 10 would meet two of the four classes
     target[:400] = 0
-    inputs = torch.randn(1000, 8, generator=generator) + target[:, None]
+    inputs = torch.randn(1030, 8, generator=generator) + target[:, None]
     split = Split(inputs, target)
     dataset = Dataset("many", split, split.select(torch.arange(90)), tuple("abcd"))
     return Network(Normalize(), create("identity", (8,)), LinearHead(8, 4)), dataset
@@ -28,20 +31,17 @@ def test_every_class_keeps_its_share(many: tuple[Network, Dataset]) -> None:
     part = evaluate.measured_part(dataset.train, 4)
     assert len(part) == 100
     shares = part.target.bincount(minlength=4) / dataset.train_counts
-    assert torch.allclose(shares, torch.full((4,), 0.1), atol=0.01)
+    assert torch.allclose(shares, torch.full((4,), 100 / 1030), atol=0.01)
     assert evaluate.measured_part(dataset.test, 4) is dataset.test
 
 
-def test_accuracy_is_that_of_all_samples(many: tuple[Network, Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
-    network, dataset = many
-    monkeypatch.setattr(evaluate, "LARGEST_INPUTS", 64 * 8)  # batches of 64, the last one shorter
+def test_accuracy_is_that_of_all_samples(many: tuple[Network, Dataset]) -> None:
+    network, dataset = many  # batches of 100, the last one shorter
     made = evaluate.outputs(network, dataset.train)
     assert made.logits.shape == (100, 4)
     with torch.no_grad():
         expected = (network(dataset.train.inputs).argmax(1) == dataset.train.target).double().mean().item()
-    from lastlayer.losses import create as create_loss
-
-    values = evaluate.measure(network, create_loss("ce", 4), dataset, made, on_test=False)
+    values = evaluate.measure(network, losses.create("ce", 4), dataset, made, on_test=False)
     assert values["accuracy"] == expected
     assert 0 < values["auprc"] <= 1
 
@@ -77,3 +77,11 @@ def test_snapshots_point_at_measured_samples(many: tuple[Network, Dataset]) -> N
 def test_evaluations_never_exceed_the_epochs() -> None:
     assert evaluate.evaluation_epochs(2, 10) == {0, 1, 2}
     assert max(evaluate.evaluation_epochs(7, 3)) == 7
+
+
+def test_of_many_evaluations_sixty_leave_a_snapshot() -> None:
+    chosen = sorted(evaluate.snapshot_epochs(set(range(0, 1001, 5))))
+    assert (len(chosen), chosen[0], chosen[-1]) == (60, 0, 1000)
+    gaps = {b - a for a, b in itertools.pairwise(chosen)}
+    assert gaps == {15, 20}
+    assert evaluate.snapshot_epochs({0, 3, 9}) == {0, 3, 9}

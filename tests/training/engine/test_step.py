@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from lastlayer import heads, losses
+from lastlayer import data, heads, losses
 from lastlayer.linear_loss import plan as plan_module
-from lastlayer.training import HeadChoice, LossChoice, ModelChoice, Schedule, Trial, finish_fit, fit
-from lastlayer.training.engine import step
-from lastlayer.training.engine.step import loss_of
+from lastlayer.training import HeadChoice, LossChoice, ModelChoice, Schedule, Trial
+from lastlayer.training.engine import evaluate
+from lastlayer.training.engine.step import loss_of, step
+from lastlayer.training.fit import begin, train_epoch
 
 STEP = "lastlayer.training.engine.step"
 N, D, K = 12, 5, 7
@@ -26,21 +28,18 @@ HEADS = {
 
 
 @pytest.fixture
-def few_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any two logits are many, and two rows of them fill a chunk."""
+def few_fit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any two logits are many, and two rows of them fill a chunk. Its parameter is the fewest rows of a chunk."""
     monkeypatch.setattr(f"{STEP}.MANY_LOGITS", 1)
     monkeypatch.setattr(f"{STEP}.DECIDED_AT_ONCE", 2 * K)
-    for name, number in (("SMALL", 1), ("CHUNK", 2 * K), ("FEWEST_ROWS", 1)):
+    for name, number in (("SMALL", 1), ("CHUNK", 2 * K), ("FEWEST_ROWS", getattr(request, "param", 1))):
         monkeypatch.setitem(plan_module.__globals__, name, number)
 
 
 @pytest.mark.usefixtures("few_fit")
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", ["ce", "sln", "bce", "mse", "max-margin", "batch-ce", "nce"])
-def test_loss_gradients_and_decisions_are_those_of_the_logits(
-    name: str, head: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.manual_seed(0)
+def test_loss_gradients_and_decisions_are_those_of_the_logits(name: str, head: str) -> None:
     module, layer = losses.create(name, K), HEADS[head]().train()
     features = torch.randn(N, D, requires_grad=True)
     target: Any = torch.randint(K, (N,))
@@ -59,12 +58,8 @@ def test_loss_gradients_and_decisions_are_those_of_the_logits(
 
 
 @pytest.mark.usefixtures("few_fit")
-@pytest.mark.parametrize("rows_of_a_chunk", [1, 9])  # by rows, by classes
-def test_the_large_margin_head_anneals_as_it_does_in_the_plain_way(
-    rows_of_a_chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(plan_module.__globals__, "FEWEST_ROWS", rows_of_a_chunk)
-    torch.manual_seed(0)
+@pytest.mark.parametrize("few_fit", [1, 9], indirect=True)  # by rows, by classes
+def test_the_large_margin_head_anneals_as_it_does_in_the_plain_way() -> None:
     module, layer = losses.create("large-margin", K), heads.LargeMarginHead(D, K, margin=2, lam=(3.0, 0.0))
     features, target = torch.randn(N, D, requires_grad=True), torch.randint(K, (N,))
     for taken in (0, 1):
@@ -78,53 +73,58 @@ def test_the_large_margin_head_anneals_as_it_does_in_the_plain_way(
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.usefixtures("few_fit")
 @pytest.mark.parametrize("head", ["linear", "normalized"])
-def test_a_training_by_parts_ends_where_the_plain_one_does(head: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    trial = Trial(
-        model=ModelChoice("mlp", {"width": 16}), head=HeadChoice(head), loss=LossChoice("sln"),
-        schedule=Schedule(epochs=2), evaluations=1,
-    )  # fmt: skip
-    taken = []
-    by_parts = step.loss_by_parts
-
-    def watched(*arguments: Any) -> Any:
-        taken.append(by_parts(*arguments))
-        return taken[-1]
-
-    monkeypatch.setattr(f"{STEP}.loss_by_parts", watched)
-    found = finish_fit(fit(trial))["measures"]["train"]
-    assert taken
-    assert all(answer is not None for answer in taken)
-    monkeypatch.setattr(f"{STEP}.MANY_LOGITS", 2**24)
-    plain = finish_fit(fit(dataclasses.replace(trial)))["measures"]["train"]
+def test_a_training_by_parts_ends_where_the_plain_one_does(head: str, request: pytest.FixtureRequest) -> None:
+    model = ModelChoice("mlp", {"width": 16})
+    trial = Trial(model=model, head=HeadChoice(head), loss=LossChoice("sln"), schedule=Schedule(epochs=2)).resolved()
+    dataset, ended = data.load("digits"), []
+    for by_parts in (False, True):
+        if by_parts:
+            request.getfixturevalue("few_fit")
+        state, feed = begin(trial, dataset)
+        calls: list[Any] = []
+        state.network.head.register_forward_hook(lambda *call, calls=calls: calls.append(call))
+        for _ in range(trial.schedule.epochs):
+            for _ in train_epoch(state, feed, functools.partial(step, state, feed)):
+                pass
+        assert len(calls) == (0 if by_parts else state.steps)  # by parts the head makes features, and no logits
+        made = evaluate.outputs(state.network, dataset.train)
+        ended.append(evaluate.measure(state.network, state.loss, dataset, made, on_test=False))
+    plain, found = ended
     assert found["accuracy"] == pytest.approx(plain["accuracy"], abs=0.01)
     assert found["nc1"] == pytest.approx(plain["nc1"], rel=0.02)
 
 
-def test_few_logits_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{STEP}.loss_by_parts", lambda *_: pytest.fail("these are few"))
+def test_few_logits_go_the_plain_way() -> None:
     value, logits = loss_of(heads.LinearHead(D, K), losses.create("ce"), torch.randn(N, D), torch.zeros(N).long(), None)
     assert logits.shape == (N, K)
     assert value.isfinite()
 
 
-def test_more_logits_than_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+class Sizes(TorchDispatchMode):
+    """Notes how many numbers lie in memory for what an operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = operation(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor):
+            self.largest = max(self.largest, made.untyped_storage().nbytes() // made.element_size())
+        return made
+
+
+def test_more_logits_than_are_held() -> None:
     """64 samples of 400,000 classes: 102 MB of logits, of which no more than a part is made at once."""
-    n, k, seen = 64, 400_000, []
-    linear = torch.nn.functional.linear
-
-    def watched(*arguments: Any) -> Any:
-        seen.append(linear(*arguments))
-        return seen[-1]
-
-    monkeypatch.setattr(torch.nn.functional, "linear", watched)
+    n, k = 64, 400_000
     head = heads.LinearHead(2, k)
-    value, decided = loss_of(head, losses.create("bce"), torch.randn(n, 2), torch.arange(n), None)
-    value.backward()
+    with Sizes() as sizes:
+        value, decided = loss_of(head, losses.create("bce"), torch.randn(n, 2), torch.arange(n), None)
+        value.backward()
     assert decided.shape == (n,)
     assert head.weight.grad.isfinite().all()
-    assert max(made.numel() for made in seen) < n * k / 1.5
+    assert 2 * k <= sizes.largest < n * k / 1.5
 
 
 def test_few_logits_of_the_large_margin_head_anneal_as_the_head_itself_does() -> None:
