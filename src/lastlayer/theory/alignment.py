@@ -47,8 +47,8 @@ def threshold(loss: str | nn.Module, *, num_classes: int = 2, batch_size: int | 
       paper's argument gives min(log(1 + e^-2), alpha (1 - log 2)^2).
     - nce: with a = t q_y, A(v) = F(min(v, 0)) - F(0) for F(z) = softplus(log a - z) + a softplus(z - log a), and
       B(v) = t q_j softplus(v - log(t q_j)). Without the label in the noise sum, A(v) = softplus(log a - v).
-    - ln: the smaller of log(1 + (K-1) e^(-1/(tau sqrt(K-1)))), where the true logit is 0, and the least loss with a
-      false logit of 0.
+    - ln: the smaller of log(1 + (K-1) e^(-1/(tau sqrt(K-1)))), the least loss with a true logit of 0, and the least
+      loss with a false logit of 0.
     - batch-ce: log(2)/m for a batch of m. The paper's argument gives 1/(2 m^2) by Pinsker's inequality.
     - batch-max-margin: margin/m.
 
@@ -212,8 +212,7 @@ def counterexample(loss: str | nn.Module, epsilon: float = 1e-6) -> Counterexamp
         Counterexample. `excess` is computed from the formulas above, not from the library's loss.
 
     Raises:
-        NoFormula: a ValueError, for an aligned loss (see `threshold`), which has no counter-example, or for one that
-            is not analysed.
+        NoFormula: a ValueError, for a loss that is aligned (see `threshold`) or not analysed.
 
     Paper: 002, Section 3.
     Tests: tests/theory/test_alignment.py::test_counterexamples

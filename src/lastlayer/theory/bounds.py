@@ -218,8 +218,7 @@ def unit_mean(projection: float, alpha: float) -> float:
         alpha: quadratic mean of the norms of the v_i, above 0.
 
     Raises:
-        ValueError: if the projection is below alpha/sqrt 2, where the lemma states nothing, or above alpha, which is
-            impossible.
+        ValueError: if the projection is below alpha/sqrt 2, where the lemma states nothing, or above alpha.
 
     Paper: 004, Lemma C.6.
     Tests: tests/theory/test_bounds.py::test_lemmas_on_random_data

@@ -75,10 +75,10 @@ def decompose(logits: Tensor, target: Tensor, gamma: float, tau: float) -> Decom
     if not tau > 0.0:
         raise ValueError(f"tau must be positive, got {tau}")
 
-    N, K = logits.shape
-    rows = torch.arange(N, device=logits.device)
-    target = target.long()
-    true = logits[rows, target].unsqueeze(1)  # (N, 1)
+    K = logits.shape[1]
+    true = logits.gather(1, target.long().unsqueeze(1))  # (N, 1)
+    eye = torch.eye(K, dtype=logits.dtype, device=logits.device)
+    label = eye[target.long()]  # (N, K)
     # We divide by the largest first, because squares of large or small logits leave the range of their dtype.
     largest = logits.abs().amax(1, keepdim=True).clamp(min=torch.finfo(logits.dtype).tiny)
     norm = largest * (logits / largest).norm(dim=1, keepdim=True)  # (N, 1)
@@ -92,12 +92,10 @@ def decompose(logits: Tensor, target: Tensor, gamma: float, tau: float) -> Decom
     # We subtract logarithms, because quotients of underflowed probabilities would be 0/0.
     c1 = torch.exp(log_p - log_p_ln - (gamma - 1.0) * log_norm)
     c2 = torch.exp(log_p - log_p_ce - gamma * log_norm) / tau
-    others = torch.ones_like(logits)
-    others[rows, target] = 0.0
+    others = 1.0 - label
     keep = others * (~zero).to(logits.dtype)
 
-    eye = torch.eye(K, dtype=logits.dtype, device=logits.device)
-    toward = eye[target].unsqueeze(1) - eye  # (N, K, K): e_y - e_i
+    toward = label.unsqueeze(1) - eye  # (N, K, K): e_y - e_i
     along = ((true - logits) / safe).unsqueeze(-1) * (logits / safe).unsqueeze(1)  # (N, K, K): (f_y - f_i) f_l/||f||^2
     slopes = (toward - along) / (tau * safe).unsqueeze(-1)  # ds_i/df_l
     ln = -(log_p_ln.exp() * keep).unsqueeze(-1) * slopes

@@ -57,7 +57,7 @@ def smallest_curvature(
         point: a tensor, or several.
         max_iterations: largest number of products. With as many as the point has entries, the answer is exact.
         tolerance: stop when the residual is below tolerance * max(1, largest |eigenvalue|).
-        seed: of the starting vector. A random vector misses an eigenvector with probability 0, but needs more
+        seed: seed of the starting vector. A random vector misses an eigenvector with probability 0, but needs more
             iterations if its component along it is tiny. So `converged` says that we found an eigenpair. It does not
             say that no eigenvalue is lower.
 

@@ -214,7 +214,7 @@ def regularized_batch_norm(C: int, lam: float) -> float:
 class Frame:
     """A symmetric point of the unconstrained feature model: W H_i = gap (I - J) + common J, and one bias for all."""
 
-    loss: float  # the objective there, penalties included
+    loss: float  # the objective at this point, penalties included
     gap: float  # true minus false logit, >= 0
     common: float  # eigenvalue of W H_i along the vector of ones; 0 for a simplex frame
     bias: float  # the bias of every class, which is added to the logits

@@ -116,9 +116,8 @@ def decay_rate(cosines: Tensor, target: Tensor, *, loss: str | nn.Module = "ce")
         >>> decay_rate(cosines, torch.tensor([0])), decay_rate(cosines, torch.tensor([0]), loss="bce")
         (1.5, 0.5)
     """
-    true_mask = torch.zeros_like(cosines, dtype=torch.bool)
-    true_mask[torch.arange(len(target), device=target.device), target.long()] = True
-    return read(loss).decay_rate(cosines[true_mask], cosines.masked_fill(true_mask, -math.inf).amax(1))
+    true = F.one_hot(target.long(), cosines.shape[1]).bool()
+    return read(loss).decay_rate(cosines[true], cosines.masked_fill(true, -math.inf).amax(1))
 
 
 @dataclass(frozen=True)
