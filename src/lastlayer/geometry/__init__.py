@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lastlayer.geometry.collapse import NeuralCollapse, neural_collapse, self_duality
 from lastlayer.geometry.cosine import CosineCollapse, compactness, cosine_collapse, separability
+from lastlayer.geometry.nearest import nearest_mean_accuracy, nearest_mean_right
 from lastlayer.geometry.procrustes import classifier_equivalence, equivalence
 from lastlayer.geometry.spread import class_distance_variance, intra_inter_ratio
 from lastlayer.geometry.summary import Geometry, measure
@@ -32,6 +33,8 @@ __all__ = [
     "equivalence",
     "intra_inter_ratio",
     "measure",
+    "nearest_mean_accuracy",
+    "nearest_mean_right",
     "neural_collapse",
     "self_duality",
     "separability",

@@ -11,6 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from lastlayer._core.labels import long_tail_counts
 from lastlayer.tasks.accuracies import LongTail, accuracy, f1, long_tail, matthews, unbiased_accuracy
+from lastlayer.tasks.classes import (
+    Confusions,
+    PerClass,
+    balanced_accuracy,
+    confusions,
+    macro_f1,
+    per_class,
+    top_k,
+)
 from lastlayer.tasks.conditions import (
     CriticalConditions,
     Scores,
@@ -35,19 +44,23 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Calibration",
+    "Confusions",
     "CriticalConditions",
     "LogPartition",
     "LogitSeparation",
     "LongTail",
     "OpenSet",
     "OpenSetMetrics",
+    "PerClass",
     "Scores",
     "SingleLogit",
     "SingleLogitMetrics",
     "accuracy",
+    "balanced_accuracy",
     "calibration",
     "collapse_gap",
     "collapsed",
+    "confusions",
     "critical_conditions",
     "f1",
     "log_partition",
@@ -55,10 +68,13 @@ __all__ = [
     "logit_separation",
     "long_tail",
     "long_tail_counts",
+    "macro_f1",
     "matthews",
     "open_set",
+    "per_class",
     "scores",
     "single_logit",
+    "top_k",
     "unbiased_accuracy",
 ]
 
