@@ -208,8 +208,8 @@ def mix(
 ) -> tuple[Tensor, Mixed]:
     """Mix a batch by `mixup` or `cutmix`, with some probability.
 
-    If both alphas are positive, the two methods are equally likely. A batch that is not mixed has lam = 1.
-    Paper 003 uses 0.8, 1.0 and 0.8.
+    If both alphas are positive, the two methods are equally likely. A batch that is not mixed has lam = 1. The paper on
+    normalized spaces uses 0.8, 1.0 and 0.8.
 
     Args:
         x: floating-point images (N, C, H, W).
