@@ -40,7 +40,7 @@ from torch import Tensor
 from common import describe_machine, options_of_losses, write_json
 from lastlayer import losses
 from lastlayer._core.timing import measure_both, replay_seconds, seconds_of_both, training_step
-from lastlayer.cli._bench_steps import Inputs, on_layer, on_whole_layer
+from lastlayer.cli.bench import Inputs, on_layer, on_whole_layer
 from lastlayer.linear_loss import Plan, plan
 from lastlayer.losses.forms import DrawnForm, SquaresForm
 

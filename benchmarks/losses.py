@@ -23,7 +23,7 @@ from rich.table import Table
 from common import describe_machine, options_of_losses, write_json
 from lastlayer import losses
 from lastlayer._core.timing import peak_memory, time_in_turn, training_step
-from lastlayer.cli._bench_steps import Inputs, on_logits
+from lastlayer.cli.bench import Inputs, on_logits
 
 SHAPES = {
     "cpu": [(4096, 10), (1024, 1000), (256, 32768)],

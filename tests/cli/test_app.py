@@ -1,7 +1,8 @@
 """What every command shares: help, the version, one line for a mistake."""
 
+import io
 import itertools
-import os
+import json
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import lastlayer
-from lastlayer.cli import app
+from lastlayer.cli import app, main
 
 COMMANDS = [info.name or info.callback.__name__.replace("_", "-") for info in app.registered_commands]
 GROUPS = [info.name for info in app.registered_groups]
@@ -59,13 +60,32 @@ def test_a_command_that_is_not_there():
     assert "comprae" in said.output
 
 
-def test_a_locale_without_arrows_costs_no_table(tmp_path):
-    file = tmp_path / "a.npz"
+def test_a_locale_without_arrows_costs_no_table(tmp_path, monkeypatch):
+    file, printed = tmp_path / "a.npz", io.BytesIO()
     numpy.savez(file, features=numpy.random.default_rng(0).normal(size=(30, 4)), target=numpy.arange(30) % 3)
-    made = subprocess.run(
-        [sys.executable, "-c", "from lastlayer.cli import main; main()", "measure", str(file)],
-        capture_output=True, env={**os.environ, "PYTHONIOENCODING": "iso-8859-15"}, timeout=120,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    assert b"E_com            ?" in made.stdout
-    assert b"CDNV" in made.stdout
+    monkeypatch.setattr(sys, "argv", ["lastlayer", "measure", str(file)])
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="iso-8859-15"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    sys.stdout.flush()
+    assert b"E_com            ?" in printed.getvalue()
+    assert b"CDNV" in printed.getvalue()
+
+
+# fcntl is missing on Windows, and the others take seconds to import.
+EARLY = """
+import json, sys
+sys.modules["fcntl"] = None
+from lastlayer.cli import app, main
+from typer.testing import CliRunner
+codes = [CliRunner().invoke(app, command.split()).exit_code for command in sys.argv[1:]]
+heavy = {"torch", "numpy", "scipy", "sklearn", "torchmetrics", "plotly"}
+print(json.dumps([codes, sorted(heavy & set(sys.modules))]))
+"""
+
+
+def test_arguments_are_parsed_before_anything_large_is_imported():
+    commands = {"compare --help": 0, "measure --help": 0, "compare --no-such-option": 2, "compare --epochs abc": 2}
+    ran = subprocess.run([sys.executable, "-c", EARLY, *commands], capture_output=True, text=True, timeout=120)
+    assert json.loads(ran.stdout) == [[*commands.values()], []], ran.stderr

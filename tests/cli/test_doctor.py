@@ -94,9 +94,23 @@ def test_threads_that_do_not_fit(threads, said):
     assert said in advice[0]
 
 
-def test_text_in_a_real_process(tmp_path):
-    program = "import typer; from lastlayer.cli.doctor import doctor; typer.run(doctor)"
-    ran = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+def test_without_package_metadata_everything_but_the_extras_is_reported(tmp_path, monkeypatch):
+    """As in a checkout on PYTHONPATH."""
+
+    def unknown(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", unknown)
+    assert report(tmp_path)["extras"] == {}
+    said = runner.invoke(app, ["--runs", str(tmp_path)])
+    assert said.exit_code == 0
+    assert "extra      unknown: lastlayer is not installed here" in said.stdout
+    assert "self-test  ok: NC1 of four points" in said.stdout
+
+
+def test_python_m_lastlayer_is_the_command(tmp_path):
+    command = [sys.executable, "-m", "lastlayer", "doctor"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     assert "self-test  ok: NC1 of four points" in ran.stdout
     assert str(tmp_path / "runs") in ran.stdout

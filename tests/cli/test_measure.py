@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -251,14 +249,6 @@ def test_unused_arrays_are_told_apart_from_the_result(tmp_path):
     result = run(save(tmp_path / "a.npz", {**arrays(), "label": np.zeros(3)}), "--json")
     assert "not measured: label" in result.stderr
     json.loads(result.stdout)
-
-
-def test_help_does_not_import_torch():
-    code = "import sys, lastlayer.cli; print([m for m in ('torch', 'plotly', 'torchmetrics') if m in sys.modules])"
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
-    )
-    assert "TF32" in run("--help").stdout
 
 
 def test_a_terminal_sees_what_is_being_measured(tmp_path):

@@ -99,10 +99,10 @@ def test_a_folder_for_a_file_is_told_first(root, tmp_path, option):
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(root, monkeypatch):
-    def refuse(path, content):
-        raise PermissionError(13, "Permission denied", str(path.with_name(".report.html.0123")))
+    def refuse(descriptor):
+        raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("lastlayer.reports.page.write_atomically", refuse)
+    monkeypatch.setattr("os.fsync", refuse)
     made = run(root)
     assert "accuracy ↑" in made.output
     assert str(made.exception) == (

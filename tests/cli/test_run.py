@@ -1,15 +1,9 @@
 """What is shown while trials run: names, progress in a terminal, a line now and then elsewhere."""
 
-import fcntl
 import io
 import itertools
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
+import time
 
 import numpy as np
 import pytest
@@ -18,13 +12,13 @@ from rich.progress import Progress, TextColumn
 from typer.testing import CliRunner
 
 from lastlayer.cli import app
+
+# private: what is shown at a given moment cannot be seen from outside
 from lastlayer.cli._run import _Show, _shown, names_of
 from lastlayer.runners import Event, Placement, run_trials
 from lastlayer.training import DataChoice, LossChoice, Schedule, Trial
 from lastlayer.training import Progress as Moment
 from lastlayer.training.trial import ModelChoice
-
-COMMAND = [sys.executable, "-c", "from lastlayer.cli import main; main()", "train", "--train-samples", "256"]
 
 
 def sln(gamma: float, seed: int = 0) -> Trial:
@@ -54,7 +48,7 @@ def test_the_whole_moves_with_its_parts() -> None:
 
 def test_where_there_is_no_terminal_a_line_now_and_then_says_how_far_all_are(tmp_path, monkeypatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr("lastlayer.cli._run.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     said = io.StringIO()
     bars = Progress(TextColumn("{task.description}"), console=Console(file=said, width=200), disable=True)
     show = _Show(bars, [Trial(seed=seed) for seed in range(4)], Placement(tmp_path, "cpu"))
@@ -108,13 +102,13 @@ def test_a_trial_that_measures_says_so_from_its_first_batch_on(tmp_path) -> None
     ],
 )
 def test_names_are_whole_in_a_narrow_terminal(monkeypatch, columns: int, seen: str) -> None:
-    terminal = Console(file=io.StringIO(), width=columns, force_terminal=True)
-    monkeypatch.setattr("rich.console.Console", lambda **_: terminal)
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": str(columns)}.items():
+        monkeypatch.setenv(name, value)
     trials = [
         Trial(loss=LossChoice("sln", {"gamma": gamma}), model=ModelChoice(model), seed=seed)
         for gamma in (0.5, 0.9) for model in ("resnet20", "resnet32") for seed in (0, 1)
     ]  # fmt: skip
-    page = Console(file=io.StringIO(), width=columns)
+    page = Console(file=io.StringIO(), width=columns, force_terminal=False, color_system=None)
     with _shown(trials, Placement("runs", "cpu")) as show:
         for index in range(len(trials)):
             show(Event(index, "start"))
@@ -130,31 +124,21 @@ def test_names_are_whole_in_a_narrow_terminal(monkeypatch, columns: int, seen: s
     assert "…" not in "".join(lines)
 
 
+TRAIN = ["train", "--train-samples", "256", "--out"]
+
+
 @pytest.mark.parametrize("columns", [60, 140])
 def test_a_terminal_shows_epoch_loss_accuracy_and_time_left(tmp_path, columns: int) -> None:
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    environment = {**os.environ, "TERM": "xterm-256color"}
-    environment.pop("COLUMNS", None)
-    process = subprocess.Popen(
-        [*COMMAND, "--epochs", "200"], stdout=theirs, stderr=theirs, cwd=tmp_path, env=environment
-    )
-    os.close(theirs)
-    said = b""
-    try:
-        while part := os.read(ours, 65536):
-            said += part
-    except OSError:  # how a closed terminal ends
-        pass
-    os.close(ours)
-    assert process.wait() == 0
-    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode())
+    terminal = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(columns)}
+    shown = CliRunner().invoke(app, [*TRAIN, str(tmp_path), "--epochs", "200"], env=terminal)
+    assert shown.exit_code == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.stderr)
     assert re.search(r"ce seed 0 .*epoch \d+/200  loss \d\.\d{4}  accuracy \d+\.\d% \d\d:\d\d", text)
     assert "…" not in text
 
 
 def test_a_pipe_shows_a_note_and_the_table_alone(tmp_path) -> None:
-    said = subprocess.run([*COMMAND, "--epochs", "2"], capture_output=True, text=True, cwd=tmp_path, check=True)
+    said = CliRunner().invoke(app, [*TRAIN, str(tmp_path), "--epochs", "2"], env={"FORCE_COLOR": None})
     assert [line.split()[0] for line in said.stderr.splitlines()] == ["test", "random"]  # how the data were split
     assert "\x1b" not in said.stdout
     assert "epoch 1/2" not in said.stdout

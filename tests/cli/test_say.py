@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lastlayer.cli._say import check_writable
+from lastlayer.cli._say import check_writable  # private: no command alone meets all of its cases
 
 
 def test_a_file_that_may_not_be_written_is_told_with_the_option(tmp_path, monkeypatch):

@@ -2,9 +2,8 @@
 
 import dataclasses
 import json
+import multiprocessing
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -82,20 +81,24 @@ def test_the_table_has_reason_and_command(root):
     assert "1 done, 2 interrupted, 1 failed, 1 missing" in output
 
 
+def hold(folder, held, let_go):
+    with RunFolder(folder).locked():
+        held.set()
+        let_go.wait(60)
+
+
 def test_a_run_held_by_another_process_is_running(root):
     folder = root / trial(1).identity
-    program = (
-        "import sys\nfrom lastlayer.runs import RunFolder\n"
-        "with RunFolder(sys.argv[1]).locked():\n    print('held', flush=True)\n    sys.stdin.read()\n"
-    )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", program, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    context = multiprocessing.get_context("fork")  # which starts at once
+    held, let_go = context.Event(), context.Event()
+    holder = context.Process(target=hold, args=(folder, held, let_go))
+    holder.start()
     try:
-        assert holder.stdout.readline() == "held\n"
+        assert held.wait(60)
         assert survey(root)[1][folder.name]["status"] == "running"
     finally:
-        holder.communicate("", timeout=30)
+        let_go.set()
+        holder.join(60)
     assert survey(root)[1][folder.name]["status"] == "interrupted"
 
 

@@ -20,9 +20,8 @@ from lastlayer.cli.bench import bench
 from lastlayer.cli.compare import compare, linear_probe, train
 from lastlayer.cli.data import data
 from lastlayer.cli.doctor import doctor
-from lastlayer.cli.export import export
 from lastlayer.cli.measure import measure
-from lastlayer.cli.report import report
+from lastlayer.cli.report import export, report
 from lastlayer.cli.reproduce import reproduce
 from lastlayer.cli.status import status
 from lastlayer.cli.theory import theory

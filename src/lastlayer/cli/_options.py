@@ -75,18 +75,14 @@ _training = functools.partial(typer.Option, rich_help_panel="Training")
 class Settings:
     """What the user asked for; None means not given."""
 
-    data: Annotated[str, _data(help="Name of a data set, a folder of images, or a .npz or .safetensors file.")] = (
-        "digits"
-    )
+    data: Annotated[str, _data(help="A data set, a folder of images, or a .npz or .safetensors file.")] = "digits"
     data_root: Annotated[Path | None, _data(help="Folder that holds the data sets.")] = None
     train_samples: Annotated[int | None, _data(help="Keep this many training samples.")] = None
     long_tail: Annotated[float | None, _data(help="Imbalance factor of a long tail, e.g. 100.")] = None
     unknown: Annotated[int | None, _data(help="Number of classes to hide from training.")] = None
     unknown_from: Annotated[str | None, _data(help="Data set whose test samples are the unknown ones.")] = None
     holdout: Annotated[float | None, _data(help="Share of the training set kept for validation, e.g. 0.1.")] = None
-    model: Annotated[str | None, _model(help="Name of a backbone, package.module:factory, timm:NAME or hf:NAME.")] = (
-        None
-    )
+    model: Annotated[str | None, _model(help="A backbone, package.module:factory, timm:NAME or hf:NAME.")] = None
     pretrained: Annotated[bool, _model(help="Start from pretrained weights, for timm: and hf: models.")] = False
     head: Annotated[str | None, _model(help="linear, normalized, batch-norm or simplex.")] = None
     scale: Annotated[
@@ -99,15 +95,11 @@ class Settings:
     optimiser: Annotated[str | None, _training(help="sgd, adam or adamw.")] = None
     lr: Annotated[float | None, _training(help="Learning rate; each loss's own if not given.")] = None
     weight_decay: Annotated[float | None, _training(help="Each loss's own if not given.")] = None
-    decay: Annotated[str | None, _training(help="Apply weight decay to all parameters or to the head: all, head.")] = (
-        None
-    )
+    decay: Annotated[str | None, _training(help="What weight decay applies to: all parameters or head.")] = None
     clip: Annotated[float | None, _training(help="Largest gradient norm.")] = None
     schedule: Annotated[str | None, _training(help="cosine, linear, milestones or constant.")] = None
     warmup: Annotated[float | None, _training(help="Epochs in which the learning rate rises.")] = None
-    label_smoothing: Annotated[float | None, _training(help="Share of each label that is spread over all classes.")] = (
-        None
-    )
+    label_smoothing: Annotated[float | None, _training(help="Share of each label spread over all classes.")] = None
     crop: Annotated[int | None, _training(help="Pixels of padding before a random crop.")] = None
     flip: Annotated[bool | None, _training(help="Mirror half of the images.")] = None
     rotation: Annotated[float | None, _training(help="Largest random rotation in degrees.")] = None
@@ -130,8 +122,8 @@ class Settings:
             placement: where they will run.
 
         Raises:
-            ValueError: for anything that cannot be trained, before anything is; and if data are no longer those that
-                the finished runs of the placement were trained on.
+            ValueError: if a trial cannot be trained, or if data have changed since the finished runs of the placement
+                were trained on them.
         """
         from lastlayer.losses import entry
         from lastlayer.training import Trial, load_data
@@ -145,14 +137,15 @@ class Settings:
         if "seed" in changed:
             raise ValueError("--set seed: compare takes seeds 0, 1, ... (--seeds 5), train one (--seed 7)")
         given = self._given()
-        choice = Trial().with_settings(_about_data(given), _about_data(changed)).data
+        about_data = [{key: one[key] for key in one if key.partition(".")[0] == "data"} for one in (given, changed)]
+        choice = Trial().with_settings(*about_data).data
         dataset = load_data(choice, self.data_root)
         base = default_trial(dataset).with_settings(given)
 
         def make(name: str, options: Mapping[str, Any]) -> Trial:
             if self.label_smoothing is not None:
                 options = {"label_smoothing": self.label_smoothing, **options}
-            # Beside losses that learn from a teacher, the others do without.
+            # If some of the losses learn from a teacher, the others are trained without it.
             own = base if taught[name] or not any(taught.values()) else dataclasses.replace(base, teacher=None)
             return own.with_settings({"loss": {"name": name, "options": options}}, changed).resolved(self.data_root)
 
@@ -164,11 +157,7 @@ class Settings:
     def _given(self) -> dict[str, Any]:
         """The fields of a trial that options set, by their dotted names."""
         values = {field: getattr(self, option) for option, field in FIELDS.items()}
-        given = {
-            field: str(value) if isinstance(value, Path) else value
-            for field, value in values.items()
-            if value is not None
-        }
+        given = {key: str(one) if isinstance(one, Path) else one for key, one in values.items() if one is not None}
         if self.pretrained and ":" not in (self.model or ""):
             raise ValueError(f"--pretrained goes with --model timm:NAME or hf:NAME, got {self.model or 'no --model'}")
         if self.model is not None:
@@ -179,15 +168,10 @@ class Settings:
         return given
 
 
-def _about_data(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those settings that say which samples."""
-    return {name: value for name, value in settings.items() if name.partition(".")[0] == "data"}
-
-
 def for_each_loss(
     losses: Sequence[str], seeds: Sequence[int], make: Callable[[str, Mapping[str, Any]], Trial]
 ) -> list[Trial]:
-    """The trials of all losses and seeds; `make` turns the name of a loss and its hyperparameters into a trial."""
+    """The trials of all losses and seeds. `make` turns the name of a loss and its hyperparameters into a trial."""
     trials = []
     for text in losses:
         name, *given = text.split(":")
@@ -197,7 +181,7 @@ def for_each_loss(
 
 
 def split_losses(text: str) -> list[str]:
-    """The losses of --losses, separated by commas. Commas inside brackets, as in weight=[1,2], separate nothing.
+    """The losses of --losses, separated by commas. A comma inside brackets, as in weight=[1,2], separates nothing.
 
     Example:
         >>> split_losses("ce:weight=[1,2], sln")
@@ -210,7 +194,7 @@ def split_losses(text: str) -> list[str]:
 
 
 def assignments(texts: Sequence[str], where: str = "--set") -> dict[str, Any]:
-    """Texts of the form NAME=VALUE as names with values. A value is read as JSON if it is JSON, else it is text."""
+    """Names and values of texts of the form NAME=VALUE. A value that is not JSON is text."""
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -225,20 +209,15 @@ def assignments(texts: Sequence[str], where: str = "--set") -> dict[str, Any]:
 
 def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Decorator: give a command the options of Settings, and pass them to it as its first argument."""
-    fields = {field.name: field for field in dataclasses.fields(Settings)}
-    hints = inspect.get_annotations(Settings, eval_str=True)
+    shared = inspect.signature(Settings, eval_str=True).parameters
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[name])
-        for name, field in fields.items()
-    ]
 
     @functools.wraps(command)
     def wrapped(**given: Any) -> None:
-        settings = Settings(**{name: given.pop(name) for name in fields})
+        settings = Settings(**{name: given.pop(name) for name in shared})
         command(settings, **given)
 
-    keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-    wrapped.__signature__ = inspect.Signature([*keyword, *shared])  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {p.name: p.annotation for p in [*keyword, *shared]}
+    options = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in [*own, *shared.values()]]
+    wrapped.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {option.name: option.annotation for option in options}
     return wrapped

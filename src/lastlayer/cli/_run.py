@@ -50,7 +50,7 @@ def check_trials(trials: Sequence[Trial], dataset: Dataset) -> list[str]:
 
 
 def _finished(trials: Sequence[Trial], placement: Placement) -> Iterator[tuple[Trial, Path, Mapping[str, Any]]]:
-    """Those trials that are done, each with its folder and result. A damaged one is reported with the results."""
+    """The trials that are done, each with its folder and result. Damaged ones are reported with the results."""
     from lastlayer.runs import look
 
     for trial in trials:
@@ -68,7 +68,7 @@ def refuse_other_data(trials: Sequence[Trial], placement: Placement, dataset: Da
 
 
 def _changed_code(trials: Sequence[Trial], placement: Placement) -> list[str]:
-    """Notes on finished runs that used older code of a loss or model of the user's own, which trials only name."""
+    """Notes on finished runs that used older code of the user's own loss or model: a trial holds only its name."""
     from lastlayer.training.build import changed_code, code_of
 
     older: dict[str, list[str]] = {}
@@ -88,7 +88,7 @@ def loss_in_words(trial: Trial) -> str:
 
 
 def names_of(trials: Sequence[Trial]) -> list[str]:
-    """What each trial is called while it runs: as in the table, with its seed."""
+    """What each trial is called while it runs: its name in the table, and its seed."""
     from lastlayer.reports.summary import labels_of
 
     keys = [json.dumps({**trial.to_dict(), "seed": None}) for trial in trials]
@@ -216,8 +216,8 @@ class _Show:
     Args:
         bars: drawn in a terminal.
         trials: that run.
-        placement: given if there is no terminal. Progress is then printed in lines, `EVERY` seconds apart, and only
-            those failures are printed that the run folders have no note of.
+        placement: given if there is no terminal. Progress is then printed in lines, `EVERY` seconds apart. A failure is
+            printed only if its run folder has no note of it.
     """
 
     EVERY = 30.0
@@ -227,30 +227,26 @@ class _Show:
         self.began = self.said = time.monotonic()
         self.names = names_of(trials)
         self.rows: dict[int, TaskID] = {}
-        self.parts: dict[int, float] = {}
+        self.parts: dict[int, float] = {}  # the share of each running trial that is trained
         self.ended = 0
         self.all = bars.add_task(counted(len(trials), "trial"), total=len(trials), state="")
 
     def __call__(self, event: Event) -> None:
-        name = self.names[event.index]
+        name, now = self.names[event.index], event.progress
+        if event.kind != "progress" and event.index in self.rows:  # it ended, or found no memory and starts again
+            self.bars.remove_task(self.rows.pop(event.index))
         if event.kind == "start":
-            if event.index in self.rows:  # it found no memory and starts again
-                self.bars.remove_task(self.rows[event.index])
             self.rows[event.index] = self.bars.add_task(name, total=None, state="loading")
-        elif event.kind == "progress" and event.progress is not None:
-            now = event.progress
+        elif now is not None:
             self.bars.update(self.rows[event.index], completed=now.step, total=now.steps, state=self._state(now))
             self.parts[event.index] = now.step / max(now.steps, 1)
-            self.bars.update(self.all, completed=self.ended + sum(self.parts.values()))
-        if event.kind in ("done", "failed", "skip"):
+        else:
             self.ended += 1
             self.parts.pop(event.index, None)
-            if event.index in self.rows:
-                self.bars.remove_task(self.rows.pop(event.index))
-            done = self.ended + sum(self.parts.values())
-            self.bars.update(self.all, completed=done, state=f"{self.ended} of {len(self.trials)} ended")
-        if self.placement is not None:
-            self._say_now_and_then()
+        ended = f"{self.ended} of {len(self.trials)} ended" if self.ended else ""
+        self.bars.update(self.all, completed=self.ended + sum(self.parts.values()), state=ended)
+        if self.placement is not None and time.monotonic() - self.said >= self.EVERY:
+            self._say_how_far()
         if event.kind == "failed" and not self._is_noted(event.index):
             self.bars.console.print(f"failed: {name}: {event.message}", markup=False, highlight=False, soft_wrap=True)
 
@@ -263,12 +259,9 @@ class _Show:
         longer = (f"{state}  loss {now.loss:.4f}{accuracy}", f"{state}{accuracy}")
         return next((text for text in longer if len(text) <= room), state)
 
-    def _say_now_and_then(self) -> None:
-        now = time.monotonic()
-        if now - self.said < self.EVERY:
-            return
-        self.said = now
-        line = f"{now - self.began:.0f} s: {self.ended} of {counted(len(self.trials), 'trial')} ended"
+    def _say_how_far(self) -> None:
+        self.said = time.monotonic()
+        line = f"{self.said - self.began:.0f} s: {self.ended} of {counted(len(self.trials), 'trial')} ended"
         if self.parts:
             line += f", {len(self.parts)} running ({sum(self.parts.values()) / len(self.parts):.0%} trained)"
         self.bars.console.print(line, markup=False, highlight=False, soft_wrap=True)

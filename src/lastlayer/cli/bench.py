@@ -1,4 +1,7 @@
-"""`lastlayer bench`: time and memory of the losses on this machine at given sizes. Tests: tests/cli/test_bench.py."""
+"""`lastlayer bench`: time and memory of the losses on this machine at given sizes. `benchmarks/` times the same steps.
+
+Tests: tests/cli/test_bench.py.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import csv
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,9 +21,14 @@ from lastlayer._core.progress import bars
 from lastlayer.cli._say import check_writable
 
 if TYPE_CHECKING:
+    import torch
     from rich.console import Console
+    from torch import Tensor
 
-    from lastlayer.cli._bench_steps import Inputs
+    from lastlayer.linear_loss import Plan
+    from lastlayer.losses import Loss, Target
+
+    OfTensors = Callable[..., Tensor]
 
 DEVICES, DTYPES = ("auto", "cpu", "cuda"), ("float32", "bfloat16")
 BUFFERS = 8  # N x K in float32 at once: logits, cosines and a teacher's as inputs, five at the peak of kd
@@ -28,20 +37,24 @@ LAYERS = 6  # (N + K) x d in float32: features and weight, their unit rows for l
 
 @dataclass
 class Timing:
-    """One loss; None for what was not measured. Ratios are ours to the peer's: below 1, ours takes less."""
+    """One loss; NaN for what was not measured. Ratios are ours to the peer's: below 1, ours takes less."""
 
     loss: str
-    milliseconds: float | None = None
-    cross_entropy_milliseconds: float | None = None
-    time_ratio: float | None = None
-    linear_milliseconds: float | None = None
-    dense_milliseconds: float | None = None
-    linear_time_ratio: float | None = None
-    linear_mebibytes: float | None = None
-    dense_mebibytes: float | None = None
-    linear_memory_ratio: float | None = None
+    milliseconds: float = math.nan
+    cross_entropy_milliseconds: float = math.nan
+    time_ratio: float = math.nan
+    linear_milliseconds: float = math.nan
+    dense_milliseconds: float = math.nan
+    linear_time_ratio: float = math.nan
+    linear_mebibytes: float = math.nan
+    dense_mebibytes: float = math.nan
+    linear_memory_ratio: float = math.nan
     path: str | None = None
     why: str = ""
+
+    def written(self) -> dict[str, Any]:
+        """The fields as JSON and CSV have them: None for what was not measured."""
+        return {name: None if value != value else value for name, value in asdict(self).items()}
 
 
 def bench(
@@ -55,8 +68,7 @@ def bench(
         float, typer.Option(help="About how long to time all losses together; each takes at least three turns.", min=0)
     ] = 10.0,
     json_file: Annotated[
-        Path | None,
-        typer.Option("--json", metavar="FILE", help="Write machine and rows to it.", show_default=False),
+        Path | None, typer.Option("--json", metavar="FILE", help="Write machine and rows to it.", show_default=False)
     ] = None,
     csv_file: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows to it.", show_default=False)
@@ -83,7 +95,6 @@ def bench(
     import torch
     from rich.console import Console
 
-    from lastlayer.cli._bench_steps import Inputs
     from lastlayer.cli.doctor import advice_on_threads, threads_here
     from lastlayer.runners import resolve_device
     from lastlayer.training.machine import machine_in_words
@@ -101,13 +112,13 @@ def bench(
     sizes = {"samples": samples, "features": features, "classes": classes, "device": device, "dtype": dtype}
     print_rows(console, rows, sizes)
     if json_file is not None:
-        content = {"machine": machine, **sizes, "rows": [asdict(row) for row in rows]}
+        content = {"machine": machine, **sizes, "rows": [row.written() for row in rows]}
         json_file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     if csv_file is not None:
         with csv_file.open("w", newline="", encoding="utf-8") as out:
             writer = csv.DictWriter(out, [*sizes, *(field.name for field in fields(Timing))])
             writer.writeheader()
-            writer.writerows({**sizes, **asdict(row)} for row in rows)
+            writer.writerows({**sizes, **row.written()} for row in rows)
 
 
 def names_of(text: str) -> list[str]:
@@ -125,21 +136,134 @@ def excess(n: int, d: int, k: int, device: str) -> str:
     from lastlayer._core.memory import free_memory
 
     free, layer, logits = free_memory(device), 4 * LAYERS * (n + k) * d, 4 * BUFFERS * n * k
+    there = f"but {_gib(free)} are free on {device}"
     if layer > free:
         raise ValueError(
             f"a layer of {d} features and {k} classes with {n} samples takes about {_gib(layer)} with its gradients, "
-            f"but {_gib(free)} are free on {device}: choose smaller sizes"
+            f"{there}: choose smaller sizes"
         )
     if layer + logits <= free:
         return ""
     return (
-        f"{n} x {k} logits and what is made of them take about {_gib(logits)}, but {_gib(free)} are free on {device}: "
+        f"{n} x {k} logits and what is made of them take about {_gib(logits)}, {there}: "
         "the losses on logits and the dense peer are left out"
     )
 
 
 def _gib(count: int) -> str:
     return f"{count / 2**30:.1f} GiB"
+
+
+class Inputs:
+    """Inputs of N samples, d features and K classes, each drawn when it is first asked for.
+
+    `kind` of target: "index", "pair" (two labels mixed) or "probabilities".
+    """
+
+    def __init__(self, n: int, d: int, k: int, device: str, dtype: torch.dtype, kind: str = "index") -> None:
+        import torch
+
+        self.n, self.d, self.k, self.device, self.dtype, self.kind = n, d, k, device, dtype, kind
+        self.generator = torch.Generator(device).manual_seed(0)
+
+    def _normal(self, *shape: int) -> Tensor:
+        import torch
+
+        return torch.randn(shape, generator=self.generator, device=self.device)
+
+    def _labels(self) -> Tensor:
+        import torch
+
+        return torch.randint(self.k, (self.n,), generator=self.generator, device=self.device)
+
+    @cached_property
+    def target(self) -> Target:
+        if self.kind == "probabilities":
+            return self._normal(self.n, self.k).softmax(1).to(self.dtype)
+        return (self._labels(), self._labels(), 0.7) if self.kind == "pair" else self._labels()
+
+    @cached_property
+    def logits(self) -> Tensor:  # (N, K)
+        return self._normal(self.n, self.k).to(self.dtype).requires_grad_()
+
+    @cached_property
+    def teacher(self) -> Tensor:  # its logits, (N, K)
+        return self._normal(self.n, self.k).to(self.dtype)
+
+    @cached_property
+    def cosines(self) -> Tensor:  # (N, K), as of random directions in 64 dimensions
+        return (self._normal(self.n, self.k) / 8).clamp(-1, 1).to(self.dtype).requires_grad_()
+
+    @cached_property
+    def features(self) -> Tensor:  # (N, d)
+        return self._normal(self.n, self.d).to(self.dtype).requires_grad_()
+
+    @cached_property
+    def weight(self) -> Tensor:  # (K, d); the logits are then of size 1
+        return (self._normal(self.k, self.d) / math.sqrt(self.d)).to(self.dtype).requires_grad_()
+
+    def loss(self, name: str) -> Loss:
+        """The loss with its defaults; class counts, if it needs them, are all different."""
+        import torch
+
+        from lastlayer.losses import create_for
+
+        return create_for(torch.arange(1, self.k + 1, device=self.device), name)
+
+
+def on_logits(name: str, inputs: Inputs) -> tuple[list[Tensor], OfTensors, OfTensors]:
+    """The leaves to differentiate, and as functions of them the loss on logits and torch's cross_entropy.
+
+    If a loss takes features and weight, and so makes the logits itself, its peer is cross_entropy of their product.
+    """
+    import torch.nn.functional as F
+
+    module, target = inputs.loss(name), inputs.target
+
+    def peer(z: Tensor) -> Tensor:
+        if isinstance(target, tuple):
+            first, second, lam = target
+            return lam * F.cross_entropy(z, first) + (1 - lam) * F.cross_entropy(z, second)
+        return F.cross_entropy(z, target)
+
+    if module.takes_layer:
+        return [inputs.features, inputs.weight], lambda h, w: module(h, w, target), lambda h, w: peer(F.linear(h, w))
+    first, *others = module.takes
+    constants = [inputs.teacher if other == "teacher_logits" else inputs.features.detach() for other in others]
+    return [inputs.cosines if first == "cosines" else inputs.logits], lambda z: module(z, *constants, target), peer
+
+
+def on_layer(name: str, inputs: Inputs) -> Callable[[Tensor, Tensor, Plan], Tensor]:
+    """linear_loss of features, weight and a plan. If the loss takes cosines, it gets directions, under autocast."""
+    import torch
+
+    from lastlayer.linear_loss import linear_loss
+
+    module, target = inputs.loss(name), inputs.target
+    cosines = module.takes == ("cosines",)
+
+    def call(h: Tensor, w: Tensor, plan: Plan) -> Tensor:
+        with torch.autocast(inputs.device, inputs.dtype, enabled=cosines and inputs.dtype is torch.bfloat16):
+            return linear_loss(h, w, target, module, normalized=cosines, plan=plan)
+
+    return call
+
+
+def on_whole_layer(name: str, inputs: Inputs) -> OfTensors:
+    """The dense form of features and weight as anyone would write it, with nothing that a compiler stumbles over."""
+    import torch.nn.functional as F
+
+    module, target = inputs.loss(name), inputs.target
+    layer, cosines = module.takes_layer, module.takes == ("cosines",)
+
+    def call(h: Tensor, w: Tensor) -> Tensor:
+        if layer:
+            return module(h, w, target)  # type: ignore[no-any-return]
+        if cosines:
+            h, w = F.normalize(h.float()).to(h.dtype), F.normalize(w.float()).to(w.dtype)
+        return module(F.linear(h, w), target)  # type: ignore[no-any-return]
+
+    return call
 
 
 def measure_all(names: list[str], inputs: Inputs, seconds: float, *, all_logits: bool) -> Iterator[Timing]:
@@ -157,21 +281,18 @@ def measure_all(names: list[str], inputs: Inputs, seconds: float, *, all_logits:
 
 def _measure_logits(row: Timing, inputs: Inputs, budget: float, all_logits: bool) -> None:
     from lastlayer._core.timing import Stopwatch, measure_both, training_step
-    from lastlayer.cli._bench_steps import on_logits
 
     if not all_logits:
         return
     leaves, ours, peer = on_logits(row.loss, inputs)
     step, peer_step = training_step(ours, leaves), training_step(peer, leaves)
     found = measure_both(step, peer_step, inputs.device, budget, watch=Stopwatch(time.perf_counter, min))
-    row.milliseconds = _number(1e3 * found.seconds)
-    row.cross_entropy_milliseconds = _number(1e3 * found.peer_seconds)
-    row.time_ratio = _number(found.seconds / found.peer_seconds)
+    row.milliseconds, row.cross_entropy_milliseconds = 1e3 * found.seconds, 1e3 * found.peer_seconds
+    row.time_ratio = found.seconds / found.peer_seconds
 
 
 def _measure_layer(row: Timing, inputs: Inputs, budget: float, all_logits: bool) -> None:
     from lastlayer._core.timing import Stopwatch, measure_both, training_step
-    from lastlayer.cli._bench_steps import on_layer, on_whole_layer
     from lastlayer.linear_loss import plan
     from lastlayer.linear_loss.plan import class_of, of_teacher
 
@@ -186,16 +307,10 @@ def _measure_layer(row: Timing, inputs: Inputs, budget: float, all_logits: bool)
     step = training_step(lambda h, w: call(h, w, chosen), leaves)
     dense = training_step(on_whole_layer(row.loss, inputs), leaves) if all_logits else None
     found = measure_both(step, dense, inputs.device, budget, watch=Stopwatch(time.perf_counter, min))
-    row.linear_milliseconds = _number(1e3 * found.seconds)
-    row.dense_milliseconds = _number(1e3 * found.peer_seconds)
-    row.linear_time_ratio = _number(found.seconds / found.peer_seconds)
-    row.linear_mebibytes = _number(found.bytes / 2**20)
-    row.dense_mebibytes = _number(found.peer_bytes / 2**20)
-    row.linear_memory_ratio = _number(found.bytes / found.peer_bytes)
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    row.linear_milliseconds, row.dense_milliseconds = 1e3 * found.seconds, 1e3 * found.peer_seconds
+    row.linear_time_ratio = found.seconds / found.peer_seconds
+    row.linear_mebibytes, row.dense_mebibytes = found.bytes / 2**20, found.peer_bytes / 2**20
+    row.linear_memory_ratio = found.bytes / found.peer_bytes
 
 
 def print_rows(console: Console, rows: list[Timing], sizes: dict[str, Any]) -> None:
@@ -230,17 +345,16 @@ def print_rows(console: Console, rows: list[Timing], sizes: dict[str, Any]) -> N
         console.print(f"linear_loss: {few}", highlight=False, soft_wrap=True)
 
 
-def _ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _ratio(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}"
 
 
-def _short(value: float | None) -> str:
+def _short(value: float) -> str:
     """Three digits.
 
     Example:
-        >>> _short(0.1234), _short(1.234), _short(12.34), _short(1234.5), _short(None)
+        >>> _short(0.1234), _short(1.234), _short(12.34), _short(1234.5), _short(math.nan)
         ('0.123', '1.23', '12.3', '1234', '-')
     """
-    if value is None:
-        return "-"
-    return f"{value:.{3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0}f}"
+    decimals = 3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0
+    return "-" if math.isnan(value) else f"{value:.{decimals}f}"

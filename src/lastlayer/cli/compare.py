@@ -5,6 +5,7 @@ Tests: tests/cli/test_compare.py and, for the heads, tests/training/test_recipes
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from lastlayer.training import Trial
 
 DEFAULT_LOSSES = "ce,ls,mse,bce,sln,batch-ce"
-_SETTABLE_DATA = ("data.holdout", "data.seed")
+SETTABLE_DATA = ("data.holdout", "data.seed")  # by --set of linear-probe
+_option = functools.partial(typer.Option, show_default=False)
 
 
 @takes_settings
@@ -101,37 +103,22 @@ def train(
 
 
 def linear_probe(
-    features: Annotated[
-        Path, typer.Option(help=".safetensors or .npz with features (N, d) and target (N,).", show_default=False)
-    ],
-    test: Annotated[
-        Path | None, typer.Option(help="The same for testing; else a fifth of each class.", show_default=False)
-    ] = None,
+    features: Annotated[Path, _option(help=".safetensors or .npz with features (N, d) and target (N,).")],
+    test: Annotated[Path | None, _option(help="The same for testing; else a fifth of each class.")] = None,
     losses: Losses = "ce,sln,bce,batch-ce",
     seeds: Seeds = 3,
-    tune: Annotated[
-        bool, typer.Option("--tune", help="Search learning rate and weight decay for each loss first.")
-    ] = False,
+    tune: Tune = False,
     head: Annotated[str, typer.Option(help="linear, normalized or batch-norm.")] = "linear",
-    scale: Annotated[
-        float | None, typer.Option(help="Scale of the logits of a normalized head.", show_default=False)
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Else enough for 800 steps, 5 to 50.", show_default=False)] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Else an eightieth of the rows, 64 to 1024.", show_default=False)
-    ] = None,
-    lr: Annotated[
-        float | None, typer.Option(help="Learning rate of AdamW; each loss's own if not given.", show_default=False)
-    ] = None,
-    weight_decay: Annotated[
-        float | None, typer.Option(help="Weight decay of AdamW; else 0.05.", show_default=False)
-    ] = None,
+    scale: Annotated[float | None, _option(help="Scale of the logits of a normalized head.")] = None,
+    epochs: Annotated[int | None, _option(help="Else enough for 800 steps, 5 to 50.")] = None,
+    batch_size: Annotated[int | None, _option(help="Else an eightieth of the rows, 64 to 1024.")] = None,
+    lr: Annotated[float | None, _option(help="Learning rate of AdamW; each loss's own if not given.")] = None,
+    weight_decay: Annotated[float | None, _option(help="Weight decay of AdamW; else 0.05.")] = None,
     standardize: Annotated[
         bool, typer.Option(help="Divide out the mean and the deviation of each entry of the features.")
     ] = True,
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Set any field of a trial.", show_default=False),
+        list[str] | None, _option("--set", metavar="NAME=VALUE", help="Set any field of a trial.")
     ] = None,
     out: Out = Path("runs"),
     device: Device = "auto",
@@ -149,7 +136,12 @@ def linear_probe(
     from lastlayer.training.recipes import choose_rate, probe_trial
 
     changed = assignments(settings or [])
-    _check_probe_settings(changed)
+    for name in changed:
+        if name == "seed":
+            raise ValueError("--set seed: linear-probe takes seeds 0, 1, ... (--seeds 5)")
+        if name.partition(".")[0] == "data" and name not in SETTABLE_DATA:
+            why = f"the data is that of --features and --test; only {' and '.join(SETTABLE_DATA)} can be set"
+            raise ValueError(f"--set {name}: {why}")
     options: dict[str, Any] = {"standardize": standardize}
     given = {
         "schedule.epochs": epochs,
@@ -176,14 +168,3 @@ def linear_probe(
     title = f"heads on {dataset.name}: {len(dataset.train)} rows, {dataset.num_classes} classes"
     run(trials, placement, title, dataset, notes)
     show_results(trials, placement)
-
-
-def _check_probe_settings(changed: Mapping[str, Any]) -> None:
-    for name in changed:
-        if name == "seed":
-            raise ValueError("--set seed: linear-probe takes seeds 0, 1, ... (--seeds 5)")
-        if name.partition(".")[0] == "data" and name not in _SETTABLE_DATA:
-            raise ValueError(
-                f"--set {name}: the data is that of --features and --test; only {' and '.join(_SETTABLE_DATA)} can be "
-                "set"
-            )

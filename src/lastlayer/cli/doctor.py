@@ -1,4 +1,4 @@
-"""`lastlayer doctor`: what this machine has, whether the library computes right on it, and what to do where not.
+"""`lastlayer doctor`: what this machine has, whether the library computes right on it, and what to do if not.
 
 Tests: tests/cli/test_doctor.py.
 """
@@ -26,7 +26,7 @@ PURPOSES = {
 }
 ENOUGH_DISK = 2**30
 
-# soft_logit_norm of these logits for class 0 at gamma 0.7, tau 0.5, by central differences of the formula
+# soft_logit_norm of these logits for class 0 at gamma 0.7 and tau 0.5, and its gradient by central differences
 SLN_LOGITS, SLN_LOSS = (2.0, 1.0, 0.0), 0.35263483
 SLN_GRADIENT = (-0.22064363, 0.31515348, 0.08207743)
 
@@ -83,7 +83,7 @@ def _devices(processor: str) -> list[str]:
 
 
 def threads_here() -> dict[str, Any]:
-    """Torch's threads, the cores, the usable cores, and the load; None if the system does not tell the load."""
+    """Torch's threads, all cores, those this process may use, and the load (None if the system does not tell it)."""
     import torch
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -103,10 +103,8 @@ def extras() -> dict[str, dict[str, Any]]:
         return found
     for requirement in requirements:
         match = re.match(r"([A-Za-z0-9._-]+).*;\s*extra\s*==\s*['\"]([^'\"]+)['\"]", requirement)
-        if match is None:
-            continue
-        package, name = match.groups()
-        if package == "lastlayer":  # an extra made of other extras
+        package, name = match.groups() if match else ("lastlayer", "")
+        if package == "lastlayer":  # required without extras, or an extra made of other extras
             continue
         entry = found.setdefault(name, {"for": PURPOSES.get(name, ""), "installed": {}, "missing": []})
         try:
@@ -117,7 +115,7 @@ def extras() -> dict[str, dict[str, Any]]:
 
 
 def folder_state(folder: Path) -> dict[str, Any]:
-    """Free bytes, and whether a file can be written; in the folder, or in the nearest one above it that exists."""
+    """Free bytes, and whether a file can be written: in the folder, or in the nearest existing one above it."""
     folder = folder.absolute()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     state = {"path": str(folder), "exists": folder.exists(), "free": shutil.disk_usage(existing).free, "problem": None}
@@ -144,12 +142,11 @@ def self_test() -> list[dict[str, Any]]:
         features = torch.tensor([[-1.5], [-0.5], [0.5], [1.5]])  # scatter within 1/4, between 1, two classes: 1/8
         return (float(geometry.neural_collapse(features, torch.tensor([0, 0, 1, 1])).nc1),)
 
-    tests = (
+    outcomes = []
+    for name, compute, expected in (
         ("soft_logit_norm and its gradient", gradient, (SLN_LOSS, *SLN_GRADIENT)),
         ("NC1 of four points", collapse, (0.125,)),
-    )
-    outcomes = []
-    for name, compute, expected in tests:
+    ):
         found: object
         try:
             found = list(compute())
@@ -162,19 +159,15 @@ def self_test() -> list[dict[str, Any]]:
 
 def advice_on_threads(threads: dict[str, Any]) -> list[str]:
     """What makes work on the CPU slower than it could be."""
+    used, usable, cores, load = (threads[name] for name in ("torch", "usable_cores", "cores", "load"))
     said = []
-    if threads["torch"] > threads["usable_cores"]:
-        said.append(
-            f"torch uses {threads['torch']} threads on {threads['usable_cores']} usable cores: "
-            f"set OMP_NUM_THREADS={threads['usable_cores']}"
-        )
-    if threads["torch"] == 1 < threads["usable_cores"]:
-        said.append(f"torch uses 1 of {threads['usable_cores']} cores: unset OMP_NUM_THREADS to use them all")
-    if threads["load"] is not None and threads["load"] > 1.5 * threads["cores"]:
-        said.append(
-            f"other processes keep this machine busy (load {threads['load']:.1f} on {threads['cores']} cores): "
-            "training will be slow and times mean little"
-        )
+    if used > usable:
+        said.append(f"torch uses {used} threads on {usable} usable cores: set OMP_NUM_THREADS={usable}")
+    if used == 1 < usable:
+        said.append(f"torch uses 1 of {usable} cores: unset OMP_NUM_THREADS to use them all")
+    if load is not None and load > 1.5 * cores:
+        busy = f"other processes keep this machine busy (load {load:.1f} on {cores} cores)"
+        said.append(f"{busy}: training will be slow and times mean little")
     return said
 
 
@@ -186,13 +179,13 @@ def advice(report: dict[str, Any]) -> list[str]:
         if state["problem"]:
             said.append(f"{state['path']} cannot be written ({state['problem']}): choose another with {option}")
         elif state["free"] < ENOUGH_DISK:
-            said.append(
-                f"only {_size(state['free'])} free for {state['path']}: make room or choose another with {option}"
-            )
-    for test in report["self_test"]:
-        if not test["ok"]:
-            said.append(f"self-test {test['name']} gave {test['found']} instead of {test['expected']}: reinstall torch")
-    return said
+            room = f"only {_size(state['free'])} free for {state['path']}"
+            said.append(f"{room}: make room or choose another with {option}")
+    return said + [
+        f"self-test {test['name']} gave {test['found']} instead of {test['expected']}: reinstall torch"
+        for test in report["self_test"]
+        if not test["ok"]
+    ]
 
 
 def _size(count: int) -> str:
@@ -213,14 +206,12 @@ def _print(report: dict[str, Any]) -> None:
         names = [name for name, found in sets.items() if found == kind]
         lines.append(f"data       {kind}: {', '.join(names) or 'none'}")
     for name, extra in report["extras"].items():
-        installed = ", ".join(f"{package} {version}" for package, version in extra["installed"].items())
-        wanted = (
-            f"missing {', '.join(extra['missing'])}: pip install 'lastlayer[{name}]'" if extra["missing"] else installed
-        )
-        lines.append(f"extra      {name}: {extra['for']}; {wanted}" if extra["for"] else f"extra      {name}: {wanted}")
+        state = ", ".join(f"{package} {version}" for package, version in extra["installed"].items())
+        if extra["missing"]:
+            state = f"missing {', '.join(extra['missing'])}: pip install 'lastlayer[{name}]'"
+        lines.append(f"extra      {name}: " + "; ".join(filter(None, (extra["for"], state))))
     if not report["extras"]:
         lines.append("extra      unknown: lastlayer is not installed here, it runs from its source folder")
-    for test in report["self_test"]:
-        lines.append(f"self-test  {'ok' if test['ok'] else 'FAILED'}: {test['name']}")
+    lines += [f"self-test  {'ok' if test['ok'] else 'FAILED'}: {test['name']}" for test in report["self_test"]]
     lines += [f"advice     {sentence}" for sentence in report["advice"]] or ["advice     none: all is well"]
     typer.echo("\n".join(lines))

@@ -7,20 +7,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lastlayer.cli._say import check_writable, save_page, stop, waiting
+from lastlayer.cli._say import check_writable, save_page, waiting
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LABELS = ("target", "labels", "y")
-_LONGEST_NAME = 16  # in a terminal, a longer name of a snapshot is broken over several lines
-_CURVES = ("nc1", "nc2", "nc3")
-_MOST_CLASSES = 500  # a larger matrix is megabytes of page that no screen shows
-_BINS = 120
+LABELS = ("target", "labels", "y")
+LONGEST_NAME = 16  # in a terminal, a longer name of a snapshot is broken over several lines
+CURVES = ("nc1", "nc2", "nc3")
+MOST_CLASSES = 500  # a larger matrix is megabytes of page that no screen shows
+BINS = 120
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def measure(
             with waiting(f"measuring {file}"), full_precision(arrays["features"]):
                 snapshots.append(Snapshot(file, arrays, evaluate(**arrays)))
         except (TypeError, ValueError) as error:
-            _refuse(file, str(error))
+            raise ValueError(f"{file}: {error}") from error
         if len(classes := snapshots[-1].classes) == 1:
             typer.echo(f"{file}: every label is {classes[0]}: what compares classes is nan", err=True)
     if as_json:
@@ -93,10 +93,6 @@ def measure(
         save_page(plot, _page(snapshots))
 
 
-def _refuse(file: Path, why: str) -> NoReturn:
-    stop("measure", f"{file}: {why}")
-
-
 def _names(snapshots: Sequence[Snapshot]) -> list[str]:
     """What to call the snapshots: by the names of the files, or by their paths if two files have the same name."""
     stems = [snapshot.file.stem for snapshot in snapshots]
@@ -105,37 +101,28 @@ def _names(snapshots: Sequence[Snapshot]) -> list[str]:
 
 def _load(file: Path) -> tuple[dict[str, Tensor], list[str]]:
     """The arrays that a measure takes, and the names of the others."""
-    from lastlayer.data import as_tensor, read_arrays
+    from lastlayer.data import array_named, as_tensor, read_arrays
     from lastlayer.measures import INPUTS
 
-    try:
-        # Only these are read: the others may be of a type that torch does not know, such as the names of the classes.
-        read, ignored = read_arrays(file, {*INPUTS, *_LABELS})
-        found = {name: as_tensor(file, name, array) for name, array in read.items()}
-    except (OSError, ValueError) as error:
-        stop("measure", str(error))
-    names = sorted([*found, *ignored])
-    labels = [name for name in _LABELS if name in found]
-    if len(labels) > 1:
-        _refuse(file, f"holds labels more than once, as {' and '.join(labels)}; keep one")
-    if labels:
-        found["target"] = found.pop(labels[0])
-    for name in ("features", "target"):
-        if name not in found:
-            asked = name if name == "features" else "target (or labels, y)"
-            _refuse(file, f"holds no {asked}; it holds {', '.join(names) or 'nothing'}")
+    # Only these are read: the others may be of a type that torch does not know, such as the names of the classes.
+    read, ignored = read_arrays(file, {*INPUTS, *LABELS})
+    found = {name: as_tensor(file, name, array) for name, array in read.items()}
+    names = [*found, *ignored]
+    if "features" not in found:
+        raise ValueError(f"{file} holds no features; it holds {', '.join(sorted(names)) or 'nothing'}")
+    found["target"] = found.pop(array_named(file, names, LABELS))
     if found["features"].dim() != 2:
         shape = tuple(found["features"].shape)
-        _refuse(file, f"features must have shape (N, d), got {shape}; save one file per snapshot")
+        raise ValueError(f"{file}: features must have shape (N, d), got {shape}; save one file per snapshot")
     for name in ("target", "logits", "probabilities"):
         if name in found and found[name].shape[:1] != found["features"].shape[:1]:
             shapes = f"{tuple(found['features'].shape)} and {tuple(found[name].shape)}"
-            _refuse(file, f"features and {name} must have as many rows, got {shapes}")
+            raise ValueError(f"{file}: features and {name} must have as many rows, got {shapes}")
     return found, ignored
 
 
 def _print_table(snapshots: Sequence[Snapshot]) -> None:
-    """One column per snapshot; of a single one, what each measure means too."""
+    """One column per snapshot. If there is only one, a column says what each measure means."""
     from rich.console import Console
 
     from lastlayer.measures import MEASURES
@@ -151,7 +138,7 @@ def _print_table(snapshots: Sequence[Snapshot]) -> None:
     for name, snapshot in zip(_names(snapshots), snapshots, strict=True):
         cells = [one.text(snapshot.measures[one.name]) if one.name in snapshot.measures else "" for one in shown]
         count = f"{len(snapshot.arrays['target'])} samples"
-        most = max(_LONGEST_NAME, len(count)) if console.is_terminal else None
+        most = max(LONGEST_NAME, len(count)) if console.is_terminal else None
         groups.append([PrintedColumn(f"{name}\n{count}", cells, right=True, most=most)])
     if len(snapshots) == 1:
         meaning = PrintedColumn("meaning", [one.meaning for one in shown], style="dim")
@@ -161,7 +148,7 @@ def _print_table(snapshots: Sequence[Snapshot]) -> None:
 
 
 def _page(snapshots: Sequence[Snapshot]) -> str:
-    """One HTML page: curves over the snapshots; of the last one, class-mean cosines, and true and false logits."""
+    """One HTML page: curves over the snapshots, and for the last one cosines of classes and histograms of logits."""
     from lastlayer.measures import linear_logits
     from lastlayer.reports.pictures import html_page
 
@@ -181,7 +168,7 @@ def _draw_curves(names: Sequence[str], snapshots: Sequence[Snapshot]) -> Any:
     from lastlayer.reports.pictures import LOG, new_figure
 
     figure = new_figure("Neural collapse over snapshots")
-    for name in _CURVES:
+    for name in CURVES:
         if all(name in snapshot.measures for snapshot in snapshots):
             values = [snapshot.measures[name] for snapshot in snapshots]
             figure.add_scatter(x=list(names), y=values, name=MEASURES[name].title, mode="lines+markers")
@@ -194,20 +181,13 @@ def _draw_cosines(snapshot: Snapshot) -> Any:
     from lastlayer import geometry
     from lastlayer.reports.pictures import new_figure
 
-    classes = snapshot.classes[:_MOST_CLASSES]
+    labels = [str(k) for k in snapshot.classes[:MOST_CLASSES]]
+    shown = len(labels)
     cosines = geometry.cosine_collapse(snapshot.arrays["features"], snapshot.arrays["target"])
-    labels = [str(k) for k in classes]
-    part = f" (first {_MOST_CLASSES} classes)" if len(classes) == _MOST_CLASSES else ""
+    values = cosines.inter[:shown, :shown].float().numpy()
+    part = f" (first {MOST_CLASSES} classes)" if shown == MOST_CLASSES else ""
     figure = new_figure(f"Mean cosine of centred features, class by class{part}")
-    figure.add_heatmap(
-        z=cosines.inter[: len(classes), : len(classes)].float().numpy(),
-        x=labels,
-        y=labels,
-        zmin=-1,
-        zmax=1,
-        colorscale="RdBu",
-        reversescale=True,
-    )
+    figure.add_heatmap(z=values, x=labels, y=labels, zmin=-1, zmax=1, colorscale="RdBu", reversescale=True)
     figure.update_layout(height=600, width=700)
     figure.update_xaxes(title="class", type="category")
     figure.update_yaxes(title="class", type="category", autorange="reversed")
@@ -215,7 +195,7 @@ def _draw_cosines(snapshot: Snapshot) -> Any:
 
 
 def _draw_logits(logits: Tensor, target: Tensor) -> Any:
-    """Histograms, and not the logits themselves, so that the page stays small."""
+    """Histograms instead of the logits themselves, so that the page stays small."""
     import torch
 
     from lastlayer.reports.pictures import new_figure
@@ -225,19 +205,13 @@ def _draw_logits(logits: Tensor, target: Tensor) -> Any:
     low, high = (finite.min().item(), finite.max().item()) if finite.numel() else (0.0, 1.0)
     if low == high:
         low, high = low - 0.5, high + 0.5
-    edges = torch.linspace(low, high, _BINS + 1, dtype=torch.float64)
+    edges = torch.linspace(low, high, BINS + 1, dtype=torch.float64)
+    middles, width = ((edges[1:] + edges[:-1]) / 2).numpy(), (high - low) / BINS
     figure = new_figure("True and false logits")
     for name, chosen, colour in (("false logits", ~own, "#d62728"), ("true logits", own, "#1f77b4")):
         values = logits[chosen].double()
-        share = torch.histc(values[values.isfinite()], bins=_BINS, min=low, max=high) / max(len(values), 1)
-        figure.add_bar(
-            x=((edges[1:] + edges[:-1]) / 2).numpy(),
-            y=share.numpy(),
-            width=(high - low) / _BINS,
-            name=name,
-            marker_color=colour,
-            opacity=0.6,
-        )
+        share = torch.histc(values[values.isfinite()], bins=BINS, min=low, max=high) / max(len(values), 1)
+        figure.add_bar(x=middles, y=share.numpy(), width=width, name=name, marker_color=colour, opacity=0.6)
     figure.update_layout(barmode="overlay", bargap=0)
     figure.update_xaxes(title="logit")
     figure.update_yaxes(title="share of its kind")

@@ -1,4 +1,7 @@
-"""`lastlayer report RUNS`: the tables and the page of runs that are on disk. Tests: tests/cli/test_report.py."""
+"""`lastlayer report RUNS` and `lastlayer export RUN`: tables, a page and model files of runs that are on disk.
+
+Tests: tests/cli/test_report.py and, for the files, tests/training/test_export.py.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,7 @@ def report(
     failed, were interrupted or are missing are always listed. Nothing is trained or changed.
     """
     from lastlayer import reports
+    from lastlayer.runs import is_run
 
     where = runs or [Path("runs")]
     for path in where:
@@ -55,7 +59,8 @@ def report(
         raise ValueError(f"no run in {', '.join(map(str, where))} is done ({found}): there is nothing to report yet")
     reports.print_tables(summary, everything=everything)
     with waiting("t-SNE of every run, a second or two each") if tsne else contextlib.nullcontext():
-        page = out or _beside(where[0])
+        inside = where[0].is_file() or is_run(where[0])
+        page = out or (where[0].parent if inside else where[0]) / "report.html"
         try:
             reports.write_page(summary, page, tsne=tsne)
         except OSError as error:
@@ -69,9 +74,25 @@ def report(
         typer.launch(page.resolve().as_uri())
 
 
-def _beside(where: Path) -> Path:
-    """The path of report.html in the given root folder, or beside the given comparison or run."""
-    from lastlayer.runs import is_run
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write to; RUN/export if not given.", show_default=False)
+    ] = None,
+    formats: Annotated[
+        str, typer.Option("--format", help="safetensors, onnx, or both, separated by a comma.")
+    ] = "safetensors,onnx",
+) -> None:
+    """Write a trained model for use elsewhere: model.safetensors, model.onnx and config.json.
 
-    inside = where.is_file() or is_run(where)
-    return (where.parent if inside else where) / "report.html"
+    The ONNX graph takes inputs as the data set stores them (features, or 8-bit images with channels first). It gives
+    logits and probabilities, for any batch size. If its weights take more than 1.5 GiB, they are in model.onnx.data
+    beside it. config.json holds the class names, the normalisation, and how logits become probabilities.
+    """
+    if not run.is_dir():
+        raise FileNotFoundError(f"{run}: no such folder")
+    from lastlayer.training.export import export as write
+
+    wanted = [name.strip() for name in formats.split(",") if name.strip()]
+    for file in write(run, run / "export" if out is None else out, wanted):
+        typer.echo(f"{file} ({file.stat().st_size:,} bytes)")

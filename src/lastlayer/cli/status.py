@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lastlayer.reports.text import PrintedColumn
-    from lastlayer.runs import RunState, Survey
+    from lastlayer.runs import Survey
 
 PARTS = ("data", "model", "head", "loss")
 ORDER = ("done", "running", "interrupted", "failed", "missing", "damaged")
@@ -53,34 +53,30 @@ def described(found: Survey) -> dict[str, Any]:
     states = {run.path.name: run.state for run in found.runs}
     comparisons: list[dict[str, Any]] = []
     for one in found.comparisons:
-        told = {"title": one.title or None, "command": one.command or None}
-        damage = {"damaged": one.damage} if one.damage else {}
         counts = _count(states[identity] for identity in one.trials)
-        comparisons.append({"file": one.file.name, **told, "counts": counts, **damage})
-    runs = []
-    for run in found.runs:
-        asked = [one.file.name for one in found.comparisons if run.path.name in one.trials]
-        runs.append({**_described(run), "comparisons": asked})
+        damage = {"damaged": one.damage} if one.damage else {}
+        told = {"file": one.file.name, "title": one.title or None, "command": one.command or None}
+        comparisons.append({**told, "counts": counts, **damage})
+    runs = [
+        {
+            "identity": run.path.name,
+            "status": run.state,
+            **{part: _in_words(run.trial.get(part, {})) for part in PARTS},
+            "seed": run.trial.get("seed"),
+            "epoch": run.epoch,
+            "epochs": run.trial.get("schedule", {}).get("epochs"),
+            "reason": run.reason or None,
+            "comparisons": [one.file.name for one in found.comparisons if run.path.name in one.trials],
+        }
+        for run in found.runs
+    ]
     return {"counts": _count(states.values()), "runs": runs, "comparisons": comparisons}
-
-
-def _described(run: RunState) -> dict[str, Any]:
-    return {
-        "identity": run.path.name,
-        "status": run.state,
-        **{part: _in_words(run.trial.get(part, {})) for part in PARTS},
-        "seed": run.trial.get("seed"),
-        "epoch": run.epoch,
-        "epochs": run.trial.get("schedule", {}).get("epochs"),
-        "reason": run.reason or None,
-    }
 
 
 def _in_words(part: dict[str, Any]) -> str:
     """A part of a trial: its name and the options that were given, such as "sln gamma=0.5"."""
-    return " ".join(
-        [str(part.get("name", "")), *(f"{name}={value}" for name, value in part.get("options", {}).items())]
-    )
+    options = [f"{name}={value}" for name, value in part.get("options", {}).items()]
+    return " ".join([str(part.get("name", "")), *options])
 
 
 def _count(states: Iterable[str]) -> dict[str, int]:
@@ -120,8 +116,8 @@ def _listed(counts: dict[str, int]) -> str:
 def _print_runs(console: Console, runs: list[dict[str, Any]]) -> None:
     """Print the table of the runs.
 
-    If it is wider than the terminal, what all runs have in common is printed once above it. If it is still wider, what
-    tells them apart stands in one column, broken over lines.
+    If it is wider than the terminal, we print once above it what all runs have in common. If it is still wider, one
+    column holds what tells them apart, broken over lines.
     """
     from lastlayer.reports.text import Layout, print_table
 
@@ -139,7 +135,7 @@ def _print_runs(console: Console, runs: list[dict[str, Any]]) -> None:
 
 
 def _columns(runs: list[dict[str, Any]], groups: Sequence[Sequence[str]]) -> list[PrintedColumn]:
-    """The columns of the table; those parts of a trial that are grouped share a column."""
+    """The columns of the table. Parts of a trial in the same group share a column."""
     from lastlayer.reports.text import PrintedColumn
 
     epochs = ["" if run["epoch"] is run["epochs"] is None else f"{run['epoch'] or 0}/{run['epochs']}" for run in runs]
