@@ -84,7 +84,7 @@ def fold(dataset: Dataset, index: int, folds: int = 5, seed: int = 0) -> Dataset
     if index < 0 or folds < 2:
         raise ValueError(f"fold must be 0 or more and folds 2 or more, got {index} and {folds}")
     whole = joined([dataset.train, dataset.test])
-    by_class = _shuffled_by_class(whole.target, _generator(seed + index // folds))
+    by_class = _shuffled_by_class(whole.target, seed + index // folds)
     dealt = torch.cat([indices for indices in by_class if len(indices) > 1])  # in turn, so that folds are equally large
     is_test = torch.zeros(len(whole), dtype=torch.bool)
     is_test[dealt[index % folds :: folds]] = True
