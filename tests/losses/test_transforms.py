@@ -54,7 +54,14 @@ def assert_compiles(function, z, target, backend):
 @every_target
 @pytest.mark.parametrize("case", ONE_EACH, ids=identity)
 def test_compile(case, kind):
-    assert_compiles(case.call, case.logits(3, K), TARGETS[kind], "aot_eager")
+    """The compiler captures the whole function, and of all but pairs the backward pass too: a pair is two indices."""
+    assert_compiles(case.call, case.logits(3, K), TARGETS[kind], "eager" if kind == "pair" else "aot_eager")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", ONE_EACH, ids=identity)
+def test_compile_the_backward_pass_of_pairs(case):
+    assert_compiles(case.call, case.logits(3, K), TARGETS["pair"], "aot_eager")
 
 
 @every_target
@@ -64,13 +71,22 @@ def test_compile_batch_losses(loss, kind):
         assert_compiles(loss, 3 * torch.randn(3, K, dtype=torch.float64), target, "aot_eager")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("loss", [losses.soft_logit_norm, losses.focal])
-def test_compile_with_inductor(loss, dtype):
+@pytest.mark.parametrize(
+    ("loss", "dtype", "backend"),
+    [
+        (losses.soft_logit_norm, torch.float16, "inductor"),
+        (losses.soft_logit_norm, torch.float32, "aot_eager"),
+        (losses.focal, torch.float32, "inductor"),
+        (losses.focal, torch.float16, "aot_eager"),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_compile_in_both_precisions(loss, dtype, backend):
+    """Inductor takes seconds to start, so it compiles each loss in one precision only."""
     z = 3 * torch.randn(3, K, generator=torch.Generator().manual_seed(0))
     z[1] = 0.0
     z = z.to(dtype)
-    compiled = torch.compile(loss, fullgraph=True)
+    compiled = torch.compile(loss, fullgraph=True, backend=backend)
     for found, expected in zip(value_and_gradient(compiled, z, y), value_and_gradient(loss, z, y), strict=True):
         torch.testing.assert_close(found, expected)
 
@@ -95,7 +111,7 @@ def test_a_module_with_numbers_of_numpy_compiles():
 
 
 def test_modules_of_all_losses_compile_in_one_process():
-    """Of one function torch.compile makes no more than eight."""
+    """torch.compile makes at most eight versions of one function, so each loss needs a `forward` of its own."""
     z = torch.randn(3, K, dtype=torch.float64)
     target = torch.tensor([0, 4, 2])
     names = [name for name in losses.available() if name not in ("large-margin", "kd", "fn-kd")]
@@ -171,7 +187,7 @@ HYPERPARAMETERS = [
 
 @pytest.mark.parametrize(("loss", "name", "numbers"), HYPERPARAMETERS)
 def test_a_tensor_as_hyperparameter(loss, name, numbers):
-    """One call for several numbers, and the gradient a learnable number needs."""
+    """One call takes several numbers, and a learnable number gets its gradient."""
     z = 0.95 * torch.randn(3, K, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).tanh()
     target = torch.tensor([0, 4, 2])
     grid = torch.tensor(numbers, dtype=torch.float64, requires_grad=True)
