@@ -13,21 +13,22 @@ import torch
 if not torch.cuda.is_available():  # read when triton is imported, which torch.compile does too, in any test
     os.environ["TRITON_INTERPRET"] = "1"
 
-# In a shell's background Ctrl-C is ignored, and what a test starts would ignore it too.
+# A shell ignores Ctrl-C for its background jobs, and the programs that a test starts would ignore it too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A run fails for what was changed, not for what was drawn; `--seed N --hypothesis-profile default` draws otherwise.
+# Each run draws the same examples, so that only a change can make it fail. `--seed N --hypothesis-profile default`
+# draws others.
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The seed, to try others."""
-    parser.addoption("--seed", type=int, default=0, help="what the generators start from in every test")
+    """Add the option `--seed`, to try other random numbers."""
+    parser.addoption("--seed", type=int, default=0, help="the seed of all random generators in every test")
 
 
 def _seed(item: pytest.Item) -> None:
-    """A test draws the same whichever came before it in its process."""
+    """Seed all generators, so that a test draws the same numbers whichever test ran before it."""
     seed = item.config.getoption("--seed")
     random.seed(seed)
     np.random.seed(seed)
@@ -36,36 +37,36 @@ def _seed(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """For the fixtures."""
+    """Seed before the fixtures of a test."""
     _seed(item)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """For the test, whether or not a fixture of its module was there already."""
+    """Seed again before the test: a fixture that its module shares may have been made already, or not."""
     _seed(item)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread_from_the_start() -> None:
-    """Fixtures of a module come before those of a test: what they train is compared with what a test trains."""
+    """Also for fixtures of a module, which are made before `_one_thread`: tests compare what they train."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
-    """Two test processes on two cores: more threads than that fight, and results on the CPU depend on their number."""
+    """Test processes share the cores, so more threads would slow them down. Results on the CPU depend on the number."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture
 def checkpoint_after_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long writing takes."""
+    """Write a checkpoint after every epoch, however long that takes."""
     monkeypatch.setattr("lastlayer.training.engine.checkpoint.SHARE", math.inf)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none."""
+    """Without a GPU, skip the tests that need one."""
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):

@@ -56,7 +56,7 @@ def test_long_tail_totals_as_published(n_max, classes, imbalance, total):
 
 
 def test_whole_powers_keep_their_last_sample():
-    # n_max * base^(-k) is whole for every k; floating powers fall just below for some of them.
+    # n_max * base^(-k) is whole for every k, but some powers in floating point are slightly smaller.
     for base in (2, 3, 5, 7, 10):
         for classes in range(2, 9):
             counts = long_tail_counts(base ** (classes - 1), classes, base ** (classes - 1))

@@ -1,4 +1,4 @@
-"""Free memory: what the system says, less in a container that may take less."""
+"""Free memory: what the system says, or what is left of the limit of a container."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ FILES = {
 
 @pytest.fixture
 def files(monkeypatch):
-    """The files of the system, to change."""
+    """What the files of the system say. A test may change it."""
     there = dict(FILES)
 
     def read(path: Path) -> str:
@@ -28,7 +28,7 @@ def files(monkeypatch):
 
 
 def test_the_limit_of_a_container_less_what_it_took(files):
-    assert memory.free_memory() == 2_000_000  # caches of files are given back when asked for
+    assert memory.free_memory() == 2_000_000  # memory that caches files counts as free
 
 
 def test_what_is_available_where_the_limit_is_higher_or_none(files):

@@ -1,4 +1,4 @@
-"""Sums and extremes over ranks, without a group and in a group of one; several ranks: tests/distributed."""
+"""Sums and extremes over ranks, without a group and in a group of one. tests/distributed has several ranks."""
 
 from collections.abc import Iterator
 from pathlib import Path

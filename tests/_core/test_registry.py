@@ -1,4 +1,4 @@
-"""Parts by name: registering, the nearest spelling, options, and parts of the user's own."""
+"""Parts by name: registering, the nearest spelling, options, and parts of one's own."""
 
 import inspect
 

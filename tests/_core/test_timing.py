@@ -1,4 +1,4 @@
-"""Time and memory of a step: which steps run how often, what is made of their times, and bytes that are known."""
+"""Time and memory of a step: how often steps run, how their times are summarised, and known numbers of bytes."""
 
 import contextlib
 import math
@@ -19,7 +19,7 @@ from lastlayer._core.timing import (
 
 
 class FakeTime:
-    """A clock that only the steps move."""
+    """A clock that moves only when a step runs."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -52,7 +52,7 @@ def test_the_shortest_turn_where_it_is_asked_for():
         fake.step("a", 4.0, 3.0, 7.0), fake.step("b", 8.0, 9.0), "cpu", 0.0, watch=Stopwatch(fake.clock, min)
     )
     assert found == (3.0, 8.0)
-    assert fake.ran == ["a", "b"] * 3  # no budget: the fewest turns
+    assert fake.ran == ["a", "b"] * 3  # without a budget there are as few turns as allowed
 
 
 def test_a_budget_left_goes_into_more_turns():
@@ -106,7 +106,7 @@ def test_an_error_that_is_not_of_memory_is_not_hidden():
 
 
 def test_a_step_that_reads_a_value_back_is_not_captured(monkeypatch):
-    """Such a capture fails, and what it took would be gone for the rest of the process."""
+    """Such a capture would fail, and its memory would be lost for the rest of the process."""
     mode, captured = ["default"], []
     for name in ("CUDAGraph", "Stream", "synchronize", "empty_cache"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)

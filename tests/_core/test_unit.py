@@ -15,7 +15,7 @@ from lastlayer._core.unit import soft_normalize, unit
 
 
 def naive(row, gamma, tau):
-    """In float64; sizes are kept where its squares neither overflow nor vanish."""
+    """In float64, for rows whose squares neither overflow nor vanish."""
     row = np.asarray(row, dtype=np.float64)
     norm = math.sqrt(math.fsum(v * v for v in row))
     return row / (tau * norm**gamma) if norm else np.zeros_like(row)
@@ -74,7 +74,7 @@ def test_derivatives(gamma):
 
 
 def test_derivative_with_a_tied_largest_entry():
-    """The largest entry is only a scale: its place must not matter."""
+    """The largest entry only sets a scale, so it must not matter which entry that is."""
     x = torch.tensor([[2.0, -2.0, 2.0]], dtype=torch.float64, requires_grad=True)
     assert gradcheck(lambda x: soft_normalize(x, 0.7, 0.5), (x,))
     assert gradgradcheck(lambda x: soft_normalize(x, 0.7, 0.5), (x,))

@@ -1,4 +1,4 @@
-"""The names of the library that the golden files need and that may move: the only place to change when one does."""
+"""The names of the library that the golden files need. If one of them moves, only this file changes."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def command_trials(name: str) -> Record:
 
 
 def model_record(name: str) -> Record:
-    """The state_dict of a backbone, and, where it is small, the initial weights that a seed gives."""
+    """The state_dict of a backbone. For a small one, also the initial weights that a seed gives."""
     torch.manual_seed(0)
     few = name in SMALL_MODELS
     with torch.device("cpu" if few else "meta"):
@@ -105,7 +105,7 @@ HEADS: dict[str, Callable[[], heads.Head]] = {
 
 
 def head_record(name: str) -> Record:
-    """The state_dict of a head as a seed gives it, and its logits in training and evaluation."""
+    """The state_dict of a head made from a seed, and its logits in training and evaluation."""
     torch.manual_seed(0)
     head = HEADS[name]()
     x = drawn(N, head.in_features, seed=3).float()
@@ -165,7 +165,7 @@ TRIALS = {
     "dropout": DIGITS + 'loss.name=ce model={"name":"classifier32"} data.train=32 schedule.epochs=1 batch_size=16',
     "linear-probe": BASE
     + 'loss.name=sln data.name=features.safetensors model={"name":"identity"} optimiser.name=adamw optimiser.lr=0.01',
-}  # each of the loss that it is called by, if it names none
+}  # a trial that names no loss has the loss that it is named after
 
 
 def settings_of(name: str) -> dict[str, Any]:
@@ -177,14 +177,14 @@ def settings_of(name: str) -> dict[str, Any]:
             settings[key] = json.loads(value)
         except json.JSONDecodeError:
             settings[key] = value
-        if key == "model":  # a whole part takes the place of what was said of it before
+        if key == "model":  # a whole part replaces all earlier settings of it
             del settings["model.width"]
     return settings
 
 
 @functools.cache
 def smoke_folder() -> tempfile.TemporaryDirectory[str]:
-    """Where smoke trials are trained, with a file of features; it goes when the process ends."""
+    """The folder in which smoke trials are trained, with a file of features. It is deleted when the process ends."""
     folder = tempfile.TemporaryDirectory()
     target = torch.arange(60) % 4
     features = drawn(60, 6, seed=8).float() + torch.nn.functional.one_hot(target, 6)
@@ -194,7 +194,7 @@ def smoke_folder() -> tempfile.TemporaryDirectory[str]:
 
 @functools.cache
 def trained(name: str) -> Path:
-    """The run folder of a smoke trial, trained where it is not there yet."""
+    """The run folder of a smoke trial, which is trained when it is first asked for."""
     folder, settings = Path(smoke_folder().name), settings_of(name)
     if "teacher" in settings:
         trained(settings["teacher"])
@@ -205,7 +205,7 @@ def trained(name: str) -> Path:
 
 
 def trial_record(name: str) -> Record:
-    """What a smoke trial leaves: its identity, its files and what is in them."""
+    """The results of a smoke trial: its identity, its files and their content."""
     run = trained(name)
     result = json.loads((run / "result.json").read_text())
     asked = result["trial"]
@@ -313,7 +313,7 @@ def targets(n: int = N, k: int = K) -> dict[str, Any]:
 
 
 def attempt(compute: Callable[[], list[Tensor]], shown: int = 0) -> Record:
-    """The record of what is computed, or of the kind of error where it is refused."""
+    """The record of a result, or the kind of error if the call is refused."""
     try:
         return numbers(compute(), shown)
     except (ValueError, TypeError, RuntimeError) as error:
@@ -321,7 +321,7 @@ def attempt(compute: Callable[[], list[Tensor]], shown: int = 0) -> Record:
 
 
 def with_gradients(value: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-    """A value and its gradients, each entry of the value with an upstream gradient of its own."""
+    """A value and its gradients. Each entry of the value has another upstream gradient."""
     upstream = torch.linspace(-1.0, 2.0, value.numel(), dtype=value.dtype).reshape(value.shape)
     upstream = upstream if value.dim() else torch.tensor(1.7, dtype=value.dtype)
     found = torch.autograd.grad(value, inputs, upstream, allow_unused=True, materialize_grads=True)
@@ -438,10 +438,10 @@ RECORDS: dict[str, Callable[[str], Record]] = {
     "losses": loss_gradients,
     "linear_loss": linear_loss_record,
     "plans": plan_record,
-}  # by golden file: the record of a name
+}  # golden file -> function from a name to its record
 NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "identities": lambda: [*papers.artifacts(), *COMMANDS],
     "models": lambda: MODELS,
     "heads": lambda: HEADS,
     "trials": lambda: TRIALS,
-}  # of those files that do not hold the losses
+}  # golden file -> names of its records. A file that is not here has one record per loss.

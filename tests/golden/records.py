@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 HERE = Path(__file__).parent
-DIGITS = 7  # of the numbers in `close`: the tolerance is wider, and `bits` has them whole
+DIGITS = 7  # of the numbers in `close`. The tolerance is wider than that, and `bits` holds all digits
 
 
 def machine() -> dict[str, Any]:
@@ -41,7 +41,7 @@ def machine() -> dict[str, Any]:
 
 
 def digest(content: Any) -> str:
-    """Sixteen hexadecimal digits of plain content, in the order it is in."""
+    """A digest of plain content in its order, sixteen hexadecimal digits."""
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
@@ -51,7 +51,7 @@ def shapes(tensors: Mapping[str, Any]) -> list[list[Any]]:
 
 
 def numbers(arrays: Iterable[Tensor], shown: int = 0) -> dict[str, Any]:
-    """The record of some arrays: the bits of all, and the norm and the first few entries of each."""
+    """The record of some arrays: a digest of all bits, and the norm and the first few entries of each."""
     made, close = hashlib.sha256(), []
     for array in (a.detach().contiguous() for a in arrays):
         made.update(f"{array.dtype} {tuple(array.shape)}".encode())
@@ -63,7 +63,7 @@ def numbers(arrays: Iterable[Tensor], shown: int = 0) -> dict[str, Any]:
 
 
 def differences(found: Any, pinned: Any, tolerance: float | None, where: str = "") -> list[str]:
-    """Where two records differ. A name that only `found` has is new, and no difference.
+    """Where two records differ. A name that only `found` has is new, which is no difference.
 
     Args:
         found, pinned: records, or what lies in them.

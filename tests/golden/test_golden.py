@@ -10,7 +10,7 @@ import pytest
 from tests.golden import records
 from tests.golden.cases import RECORDS
 
-# On another machine than the file's: a few roundings in a gradient, and many in a trained weight or an accuracy.
+# On another machine a gradient differs by a few roundings, and a trained weight or an accuracy by many.
 TOLERANCE = {"trials": 0.05}
 OTHER_TOLERANCE = 1e-4
 HALF_TOLERANCE = 0.02
@@ -28,7 +28,7 @@ def test_nothing_moved(file: str, name: str) -> None:
 
 
 def test_a_bit_that_moved_is_found() -> None:
-    """The comparison itself: bits count on the machine of the file alone, names and the tolerance everywhere."""
+    """Bits are compared only on the machine of the file, names and numbers with a tolerance everywhere."""
     record: dict[str, Any] = {"same": ["a", 1], "bits": "00", "exact": {"loss": 1.0}, "close": [1.0, float("nan")]}
     assert records.differences(record, record, None) == []
     moved = {**record, "bits": "01", "exact": {"loss": 1.1}, "new": 1}

@@ -27,7 +27,7 @@ def test_training_uses_the_batch_evaluation_the_running_statistics():
 
 @pytest.mark.parametrize("rows", [2, 7, 64])
 def test_quadratic_mean_norm_is_the_norm_of_gamma(rows):
-    """Exact without eps, or with one that no variance feels: sqrt(mean ||h||^2) = ||gamma||."""
+    """sqrt(mean ||h||^2) = ||gamma||, exactly if eps is 0 or far smaller than every variance."""
     head = BatchNormHead(5, 3, eps=1e-300).double()
     with torch.no_grad():
         head.norm.weight.copy_(torch.tensor([0.5, -1.0, 2.0, 3.0, 0.1]))

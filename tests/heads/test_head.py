@@ -51,7 +51,7 @@ def inputs(*shape, seed=1):
 
 
 def naive(name, head, x):
-    """One logit at a time."""
+    """Compute one logit at a time."""
     W = head.weight.detach().numpy()
     b = None if head.bias is None else head.bias.detach().numpy()
     logits = np.zeros((len(x), len(W)))
@@ -108,7 +108,7 @@ def test_classes_in_arrays_that_torch_does_not_read():
 
 
 def test_classes_out_of_range_are_refused_before_they_reach_another_device():
-    """On a GPU they would end every use of it by the process; the meta device stands for one."""
+    """On a GPU such classes would make the GPU useless to the process. The meta device stands in for a GPU."""
     head = make("linear").to("meta")
     for k in (K, [-1], torch.tensor(K)):
         with pytest.raises(ValueError, match=r"k must lie in 0\.\.3"):
@@ -130,7 +130,7 @@ def test_some_logits_read_only_their_rows(name):
 
 
 class LargestOutput(TorchDispatchMode):
-    """The most elements any operation wrote, views and the parameters themselves aside."""
+    """The most elements that one operation wrote, without views and the parameters themselves."""
 
     def __init__(self):
         super().__init__()
@@ -157,7 +157,7 @@ def test_the_cost_of_some_logits_does_not_grow_with_the_classes(name):
 
 @every_head
 def test_gradient_of_some_logits(name):
-    """Only the asked rows move, as they move under all logits."""
+    """Only the rows of the given classes get a gradient, the same as through all logits."""
     head, x = make(name), inputs(5)
     if not head.weight.requires_grad:
         return
@@ -200,7 +200,7 @@ def test_raw_parameters_are_written_in_place(name):
         if head.bias is not None:
             head.bias[2] += 3.0
     after = head(x).detach()
-    sign = -1.0 if name.startswith("normalized") else 1.0  # its bias is the one subtracted
+    sign = -1.0 if name.startswith("normalized") else 1.0  # this head subtracts its bias
     offset = 0.0 if head.bias is None else 3.0 * sign
     torch.testing.assert_close(after[:, 2], before[:, 2] + offset)
     torch.testing.assert_close(after[:, 0], before[:, 0])
@@ -284,7 +284,7 @@ def test_mistakes(name):
 
 
 def test_batch_norm_features_check_their_width():
-    """A reshape would take two samples of width d for one of width 2 d."""
+    """Otherwise a reshape would read two samples of width d as one of width 2 d."""
     with pytest.raises(ValueError, match="x must have shape"):
         make("batch norm").features(torch.zeros(2, 2 * D, dtype=torch.float64))
 

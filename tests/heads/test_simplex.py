@@ -41,7 +41,7 @@ def test_orientation_comes_from_the_generator():
 
 
 def test_orientation_is_uniform():
-    """The first row points anywhere: its mean over draws vanishes and its second moment is I / d."""
+    """All directions of the first row are equally likely: over draws its mean is 0 and its second moment I / d."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.stack([simplex_etf(3, 2, generator)[0] for _ in range(3000)])
     assert rows.mean(0).abs().max() < 0.05

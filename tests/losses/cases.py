@@ -215,7 +215,7 @@ BCE = [
 ]
 PER_SAMPLE = CASES + BCE
 
-# One entry a function, for what does not depend on the hyperparameters.
+# One entry per function, for tests that do not depend on the hyperparameters.
 ONE_EACH = list({case.function: case for case in reversed(PER_SAMPLE)}.values())[::-1]
 BATCH = [losses.batch_cross_entropy, losses.batch_max_margin]
 

@@ -16,7 +16,7 @@ LOG2 = math.log(2)
 
 
 def separated(z, y):
-    """Strictly, over all samples and all wrong classes."""
+    """Whether every true logit is larger than every false one of any sample."""
     true = [row[k] for row, k in zip(z.tolist(), y.tolist(), strict=True)]
     false = [v for row, k in zip(z.tolist(), y.tolist(), strict=True) for j, v in enumerate(row) if j != k]
     return min(true) > max(false)
@@ -74,7 +74,7 @@ def peer_problem(seed=0):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(6, 7, dtype=torch.float64, generator=generator)
     W = torch.randn(5, 7, dtype=torch.float64, generator=generator)
-    # The last sample points away from its class, where ArcFace's margin would pass pi.
+    # The last sample points away from its class, so that ArcFace's margin would make the angle larger than pi.
     x[-1] = -W[3] + 0.01 * x[-1]
     return x, W
 

@@ -1,4 +1,4 @@
-"""The losses from their formulas, one sample and one class at a time, in 80 digits; and the reduction by loops."""
+"""The losses from their formulas, one sample and one class at a time, in 80 digits. The reduction is done by loops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import mpmath as mp
 import numpy as np
 
-mp.mp.dps = 80  # a loss of 1e-50 is a difference against 1
+mp.mp.dps = 80  # a loss of 1e-50 may be the difference of two numbers near 1
 
 Row = Sequence[float]
 PerClass = Callable[[Row, int], float]  # L_k(z)

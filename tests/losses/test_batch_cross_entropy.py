@@ -69,7 +69,7 @@ class TestBatchCrossEntropy:
         close(twice, losses.batch_cross_entropy(z, labels))
 
     def test_a_perfect_short_batch_costs_nothing_too(self):
-        """-log m: however short the last batch is, 0 is the least it can cost."""
+        """Because of -log m the smallest possible loss is 0, however short the last batch is."""
         for m in (1, 2, 7):
             z = torch.full((m, K), -1e3, dtype=torch.float64)
             z[:, 0] = 5.0
@@ -101,7 +101,7 @@ def test_batch_cross_entropy_threshold(m):
 @pytest.mark.parametrize("m", [2, 3])
 def test_batch_cross_entropy_just_above(m):
     z, y = torch.full((m, 2), -60.0, dtype=torch.float64), torch.zeros(m, dtype=torch.long)
-    # A true logit and a false one share what another true logit has.
+    # One true logit and one false one each have half of the exponential of another true logit.
     z[:, 0] = 0.0
     z[0, 0] = z[0, 1] = -LOG2
     loss = losses.batch_cross_entropy(z, y).item()

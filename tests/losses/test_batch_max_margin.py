@@ -47,7 +47,7 @@ class TestBatchMaxMargin:
     def test_ties_share_the_gradient(self):
         z = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64, requires_grad=True)
         losses.batch_max_margin(z, torch.tensor([0, 1]), sample_term=False).backward()
-        # z_+ = 0 twice, z_- = 1 twice; each half of 1/m.
+        # z_+ = 0 and z_- = 1 occur twice each. Each entry gets half of 1/m.
         assert torch.equal(z.grad, torch.tensor([[-0.25, 0.25], [0.25, -0.25]], dtype=torch.float64))
 
     @given(seed=seeds)

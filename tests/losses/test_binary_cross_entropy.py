@@ -32,7 +32,7 @@ class TestBinaryCrossEntropy:
         assert not separated(z, y)
 
     def test_the_printed_sign_is_unbounded_below(self):
-        """ "+ sum log(1 - sigma)" would reward large false logits; ours punishes them."""
+        """The paper prints "+ sum log(1 - sigma)", which would reward large false logits. Ours punishes them."""
         z, y = torch.tensor([[0.0, 50.0]], dtype=torch.float64), torch.tensor([0])
         printed = -math.log(0.5) + math.log1p(-1 / (1 + math.exp(-30)))
         assert printed < 0 < self.sum(z, y).item()

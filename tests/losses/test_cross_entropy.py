@@ -1,4 +1,4 @@
-"""Where a loss overlaps with torch.nn.functional.cross_entropy it equals it: value and gradient, every option."""
+"""Every loss that can be cross-entropy equals torch's in value and gradient, with every option."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_weights_that_sum_to_zero_give_torchs_nan(name):
 @pytest.mark.parametrize("name", NUM)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_equals_torch_in_float32(name, dtype):
-    """Also in the gradient: one rounding at the end, none on the way."""
+    """Value and gradient are rounded once, at the end."""
     logits, target = make((5, K), "index", dtype)
     found = NUM[name](logits, target)
     widened = logits.detach().float().requires_grad_()
@@ -171,7 +171,7 @@ class _Operations(TorchDispatchMode):
 @pytest.mark.parametrize("ignore_index", [-100, 2])
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 def test_cross_entropy_costs_a_device_what_torchs_own_does(ignore_index: int, label_smoothing: float) -> None:
-    """The meta device stands in for an accelerator: labels are not read there."""
+    """The meta device stands in for a GPU, where labels are not read."""
     y = torch.zeros(4, dtype=torch.long, device="meta")
     ran = []
     for function in (losses.cross_entropy, F.cross_entropy):

@@ -17,7 +17,7 @@ from .cases import K
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 3.0])
 def test_focal_at_saturated_probabilities(gamma, dtype):
-    """(1 - p)^(gamma - 1) in the slope is infinite at p = 1 for gamma < 1; the loss is not."""
+    """(1 - p)^(gamma - 1) in the slope is infinite at p = 1 for gamma < 1, but the loss is not."""
     z = torch.tensor(
         [[800.0, -800.0], [200.0, -200.0], [30.0, -30.0], [-800.0, 800.0]], dtype=dtype, requires_grad=True
     )
@@ -31,7 +31,7 @@ def test_focal_at_saturated_probabilities(gamma, dtype):
 
 
 def test_focal_of_no_number_is_no_number():
-    """Not 0, which is what a saturated probability gives."""
+    """The loss is not 0 then, as it is for a saturated probability."""
     for row in ([math.nan, 1.0, 0.0], [1.0, math.nan, 0.0], [1.0, math.inf, 0.0]):
         assert losses.focal(torch.tensor([row]), torch.tensor([0])).isnan()
 

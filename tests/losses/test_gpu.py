@@ -1,4 +1,4 @@
-"""On a CUDA device: the same numbers as on the CPU, compiled too, and no step that makes the host wait."""
+"""On a GPU: the same numbers as on the CPU, also compiled, and no step in which the CPU waits for the GPU."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def test_agrees_with_the_cpu(case, dtype, kind):
 @pytest.mark.parametrize("kind", ["index", "probabilities", "pair", "pairs"])
 @pytest.mark.parametrize("case", PER_SAMPLE, ids=identity)
 def test_per_sample_losses_do_not_make_the_host_wait(case, kind):
-    """Tensors among the hyperparameters are on the device beforehand, as a Module's buffers are."""
+    """Tensors among the hyperparameters are on the GPU already, as buffers of the Module."""
     z = case.logits(4, K, dtype=torch.float32).cuda().requires_grad_()
     module = case.module().cuda()
     inputs, target = case.inputs(z), targets("cuda")[kind]
     weight = torch.rand(K, device="cuda")
-    for step in range(2):  # the first may set up libraries
+    for step in range(2):  # in the first step torch may set up libraries
         with no_host_synchronisation() if step else contextlib.nullcontext():
             module(*inputs, target).backward(retain_graph=True)
             if case.smoothing:

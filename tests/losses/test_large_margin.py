@@ -16,7 +16,7 @@ from . import reference
 
 
 def replaced_logit(theta, m, lam=0.0):
-    """What large_margin makes of the true logit at angle theta, between unit vectors."""
+    """The logit that large_margin puts in place of the true one, for unit vectors at angle theta."""
     h = torch.tensor([[math.cos(theta), math.sin(theta)]], dtype=torch.float64)
     W = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
     # With a false logit of 0: L = log(1 + e^-z), so z = -log(e^L - 1).

@@ -1,4 +1,4 @@
-"""Max-margin: a part common to all logits costs it no digits, and it is zero without separation."""
+"""Max-margin loses no digits to a number common to all logits, and it can be zero without separation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .helpers import (
 @pytest.mark.parametrize("offset", [5003.0, 1e8])
 @pytest.mark.parametrize("loss", [losses.max_margin, losses.batch_max_margin], ids=identity)
 def test_a_part_common_to_all_logits_costs_a_hinge_no_digits(loss, offset):
-    """A margin of 0.3 less 5003 is rounded, less 1e8 it is gone: a tie would have no loss and no gradient."""
+    """0.3 - 5003 is rounded, and in 0.3 - 1e8 the margin is lost: a tie would then have no loss and no gradient."""
     exact = torch.tensor([[8.0, 8.0, 0.0], [0.0, 8.0, 8.0], [0.0, -8.0, 0.0]], dtype=torch.float64, requires_grad=True)
     z = (exact + offset).detach().float().requires_grad_()  # without rounding
     y = torch.tensor([0, 1, 0])

@@ -12,7 +12,7 @@ from .helpers import (
 
 
 def test_mse_is_aligned():
-    """Every logit within beta / 2 of its place separates; the sum of squares below (beta / 2)^2 ensures it."""
+    """Logits within beta / 2 of their targets are separated. A loss below (beta / 2)^2 ensures that."""
     beta = 4.0
     found = least_without_separation(lambda z, y: losses.mse(z, y, beta=beta, reduction="sum"), K=3, starts=6)
     assert found == pytest.approx(beta**2 / 2, rel=1e-2)  # a true and a false logit both at beta / 2

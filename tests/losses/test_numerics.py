@@ -36,7 +36,7 @@ every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", PER_SAMPLE, ids=identity)
 def test_value_and_gradient_are_finite(case, edge, kind, dtype):
     logits = torch.tensor(EDGES[edge], dtype=dtype)
-    # An L-Softmax feature of 1e4 makes logits as large; half precision holds no larger ones.
+    # For large-margin these are features. Its logits are then about as large, and half precision cannot hold more.
     logits.requires_grad_()
     target = TARGETS[kind]()
     for option in ({}, {"label_smoothing": 0.1}) if case.smoothing else ({},):
@@ -62,7 +62,7 @@ def test_batch_losses_are_finite(loss, edge, dtype):
 @pytest.mark.parametrize("case", PER_SAMPLE, ids=identity)
 @pytest.mark.parametrize("kind", TARGETS)
 def test_float32_agrees_with_float64_at_large_logits(case, kind):
-    """1e4 plus small differences: what a loss that forgets to shift loses."""
+    """Logits of 1e4 plus small differences, which a loss loses if it does not subtract the largest logit."""
     # A temperature or a prior rounds each logit of 1e4 by itself, before any loss sees it.
     rounds = "temperature" in case.options or "counts" in case.options
     logits = case.logits(3, K, dtype=torch.float32) + (1e4 if case.shift and not rounds else 0.0)
@@ -77,7 +77,7 @@ CONFIDENT = [c for c in PER_SAMPLE if c.create_name in ("focal", "soft-margin", 
 @pytest.mark.parametrize("case", CONFIDENT, ids=identity)
 @pytest.mark.parametrize("gap", [5.0, 15.0, 25.0, 35.0])
 def test_small_losses_keep_their_digits(case, gap):
-    """A confident sample: the loss is far below the rounding of 1, which log_softmax would leave it at."""
+    """The loss of a confident sample is far smaller than the rounding error of log_softmax."""
     row = torch.full((1, K), -gap, dtype=torch.float64)
     row[0, 2] = gap
     expected = case.formula(row[0], 2)
@@ -174,7 +174,7 @@ def test_autocast_of_batch_losses(loss):
 
 
 def test_autocast_of_large_margin_keeps_the_angle_in_range():
-    """The product runs in bfloat16, so a cosine may come out past 1; psi <= 1 must not run away with it."""
+    """The product runs in bfloat16, so a cosine may be larger than 1. psi must stay at most 1."""
     past = 0
     for w in torch.randn(30, 64, generator=torch.Generator().manual_seed(0)):
         features, weight = w.unsqueeze(0), torch.stack([w, w])
@@ -183,7 +183,7 @@ def test_autocast_of_large_margin_keeps_the_angle_in_range():
             found = losses.large_margin(features, weight, torch.tensor([0])).double()
         norms = w.double().square().sum()
         past += logit > norms * 1.001
-        # The true logit, norms psi, is at most the product of the norms; the false one is as computed.
+        # The true logit, norms times psi, is at most the product of the norms. The false one is as computed.
         assert found >= F.softplus(logit - norms) - 1e-4
     assert past > 3
 

@@ -77,7 +77,7 @@ def test_logit_norm_never_goes_below_its_infimum(seed, K_, tau):
     infimum = math.log1p((K_ - 1) * math.exp(-math.sqrt(K_ / (K_ - 1)) / tau))
     labels = torch.arange(6) % K_
     found = losses.logit_norm(normal(seed, 6, K_), labels, tau=tau, reduction="none").min().item()
-    assert found >= infimum * (1 - 1e-9) - 1e-15  # torch's log_softmax rounds against 1
+    assert found >= infimum * (1 - 1e-9) - 1e-15  # torch's log_softmax rounds to the digits of 1
     best = torch.eye(K_, dtype=torch.float64)[labels] - 1 / K_
     assert losses.logit_norm(best, labels, tau=tau).item() == pytest.approx(infimum, rel=1e-9, abs=1e-15)
 
@@ -118,7 +118,7 @@ def test_batch_losses_know_no_order(loss, seed):
 @pytest.mark.parametrize("case", PER_SAMPLE, ids=identity)
 def test_a_probability_target_is_linear(case):
     if case.create_name == "bce":
-        return  # linear too, but for its class weights
+        return  # linear too, but class weights make it quadratic
     z = case.logits(4, K)
     a, b = (torch.rand(4, K, dtype=torch.float64).softmax(1) for _ in range(2))
     mixed = case.call(z, 0.3 * a + 0.7 * b)

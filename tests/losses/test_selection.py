@@ -22,7 +22,7 @@ def test_gradients_of_an_index_and_its_one_hot_target_agree(case):
 
 @pytest.mark.parametrize("case", [c for c in PER_SAMPLE if not c.cosines], ids=identity)
 def test_gradients_agree_at_ties_too(case):
-    """Tied logits, where a maximum must not hand a class its own share of the gradient."""
+    """With tied logits, the largest of the others must not give a gradient to the selected class."""
     z = torch.tensor(
         [[0.0] * K, [1.0, 1.0, 0.0, -1.0, 1.0], [2.0, 2.0, 0.0, 0.0, -1.0]], dtype=torch.float64
     ).requires_grad_()

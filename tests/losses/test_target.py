@@ -118,7 +118,7 @@ class TestBatchLosses:
             loss(torch.zeros(3, K), y.float())
 
     def test_ignore_no_label(self, loss):
-        """They take no ignore_index, so torch's default one is a label out of range, not class 0."""
+        """They take no ignore_index, so -100, torch's default, is a label out of range."""
         with pytest.raises(ValueError, match=r"label -100.*lie in 0\.\.4$"):
             loss(torch.zeros(3, K), torch.tensor([0, -100, 1]))
 

@@ -232,7 +232,7 @@ def test_an_ignored_label_of_a_pair_takes_its_share_out(case):
 
 @every_loss
 def test_one_class_costs_nothing_to_tell_apart(case):
-    """K = 1: no other class; value and gradient stay finite for every form of target."""
+    """With K = 1 there is no other class. Value and gradient stay finite for every form of target."""
     if case.create_name == "large-margin":
         function = functools.partial(losses.large_margin, weight=tensor([[2.0]]))
     elif case.options.keys() & {"noise", "counts", "pos_weight"} or "kd" in case.create_name:

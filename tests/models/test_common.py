@@ -6,7 +6,7 @@ from torch import nn
 
 from lastlayer import models
 
-SMALL = {  # the same architecture at a size two CPU cores can afford
+SMALL = {  # the same architecture, small enough for two CPU cores
     "cnn6": {"widths": (8, 8, 8), "dense": 16},
     "densenet121": {"growth": 4},
     "wrn": {"depth": 10, "factor": 1},

@@ -1,4 +1,4 @@
-"""Models from elsewhere: how features are found, and what is said when a package is missing."""
+"""Models from elsewhere: how features are found, and what the errors say."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ from lastlayer.training import ModelChoice, Trial
 
 
 class TimmLike(nn.Module):
-    """What timm's models look like from outside."""
+    """A model with the interface of those of timm."""
 
     def __init__(self, num_classes: int, in_chans: int, pretrained: bool = False) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Several(Featured):
 
 
 class Unused(nn.Sequential):
-    """Its last nn.Linear in module order takes no part."""
+    """A model that does not use its last nn.Linear."""
 
     def __init__(self) -> None:
         super().__init__(nn.Linear(3, 8), nn.Linear(8, 2))
