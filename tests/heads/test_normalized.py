@@ -76,6 +76,4 @@ def test_mistakes():
     with pytest.raises(ValueError, match="bias_std must not be negative, got -1"):
         NormalizedHead(4, 3, bias_std=-1.0)
     with pytest.raises(ValueError, match=r"one number for all classes, got shape \(3, 1\)"):
-        NormalizedHead(
-            4, 3, scale=torch.ones(3, 1)
-        )  # with one scale per class, `logit` would need the scales of its classes
+        NormalizedHead(4, 3, scale=torch.ones(3, 1))  # `logit` would have to select among the scales
