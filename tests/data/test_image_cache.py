@@ -92,6 +92,7 @@ def test_versions_of_a_mapped_set_stay_in_the_file(both_ways: tuple[data.Dataset
         lambda d: data.long_tail(d, 4.0),
         lambda d: data.open_set(d, 1),
         lambda d: data.subset(d, 9, seed=3),
+        lambda d: data.fold(d, 1, 3),
     ):
         inside, outside = (made(dataset) for dataset in both_ways)
         for part in ("train", "test", "validation", "unknown"):

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,8 +62,12 @@ class Split:
 
 
 def joined(splits: Sequence[Split]) -> Split:
-    """The samples of several splits in memory, one split after the other."""
-    return Split(torch.cat([split.tensor() for split in splits]), torch.cat([split.target for split in splits]))
+    """The samples of several splits, one split after the other. Images of one file stay there; others are in memory."""
+    target = torch.cat([split.target for split in splits])
+    mapped = [split.inputs for split in splits if isinstance(split.inputs, MappedImages)]
+    if len(mapped) == len(splits) and len({images.pixels for images in mapped}) == 1:
+        return Split(mapped[0].with_rows(np.concatenate([images.rows for images in mapped])), target)
+    return Split(torch.cat([split.tensor() for split in splits]), target)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

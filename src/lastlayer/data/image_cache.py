@@ -94,7 +94,11 @@ class MappedImages:
 
     def subset(self, index: Tensor) -> "MappedImages":
         """Some of the images, in that order, still in the file."""
-        return MappedImages(self.pixels, self.sums, self.stored, self._rows(index))
+        return self.with_rows(self._rows(index))
+
+    def with_rows(self, rows: NDArray[np.int64]) -> "MappedImages":
+        """The images of the file with these numbers, in that order."""
+        return MappedImages(self.pixels, self.sums, self.stored, rows)
 
     def to(self, device: torch.device | str) -> "Tensor | MappedImages":
         """All images as a tensor on another device, moved block by block. For the CPU it is the same object."""
