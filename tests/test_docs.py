@@ -16,7 +16,7 @@ from typer.main import get_command
 
 from lastlayer import data, heads, losses, papers, theory
 from lastlayer.cli import app
-from lastlayer.cli.reproduce import _only, _seeds
+from lastlayer.cli.reproduce import labels_of, seeds_of
 from lastlayer.losses import loss as _loss
 from lastlayer.measures import MEASURES
 from lastlayer.training import DataChoice, ModelChoice, Schedule, Trial, finish_fit, fit
@@ -190,7 +190,7 @@ def test_a_command_line_is_understood(page, line):
         for name in given["names"]:
             if name in papers.artifacts():
                 one = papers.artifact(name)
-                papers.restricted(one, given["size"], _only(given["only"], one), _seeds(given["seeds"]))
+                papers.restricted(one, given["size"], labels_of(given["only"], one), seeds_of(given["seeds"]))
             else:
                 assert name in papers.PAPERS or name.endswith("NAME"), name
 

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from lastlayer.cli._say import counted
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -24,15 +26,13 @@ _UNITS = (("years", 31_557_600), ("d", 86400), ("h", 3600), ("min", 60))
 def print_artifact(
     console: Console, artifact: Artifact, observed: Observations, only: Mapping[str, Sequence[str]]
 ) -> None:
-    """Print the table beside the published numbers, then the choices made here and the runs that are no results."""
+    """Print the table beside the published numbers, then the choices made here and the runs without a result."""
     from lastlayer.papers import lines
     from lastlayer.reports.text import Layout, PrintedColumn, print_table
 
-    found = [
-        line
-        for line in lines(artifact, observed)
-        if all(line.labels.get(axis) in wanted for axis, wanted in only.items())
-    ]
+    found = lines(artifact, observed)
+    for axis, wanted in only.items():
+        found = [line for line in found if line.labels.get(axis) in wanted]
     axes = dict.fromkeys(name for line in found for name in line.labels)
     names = [PrintedColumn(axis, [line.labels.get(axis, "") for line in found]) for axis in axes]
     groups = [_columns(title, found) for title in dict.fromkeys(title for line in found for title in line.entries)]
@@ -40,21 +40,20 @@ def print_artifact(
     print_table(console, names, groups, layout=Layout(title, framed=True))
     note = artifact.grid(observed.size).note
     if observed.size == "smoke" and artifact.compute is None:
-        note = note or "small data and tiny networks in the places of those named, to see it work: no result"
+        note = note or "small data and tiny networks instead of those named, to see it work: no result"
     if note:
         console.print(f"size {observed.size}: {note}", highlight=False)
     for name, choice in artifact.choices.items():
         console.print(f"chosen here, {name.replace('_', ' ')}: {choice.value} ({choice.reason})", highlight=False)
-    lost = [row for row in observed.rows if row.status != "done"]
-    if lost:
+    if lost := [row for row in observed.rows if row.status != "done"]:
         named = [f"{' '.join(row.labels.values())} seed {row.seed} ({row.status})" for row in lost[:5]]
-        are = "1 run is no result" if len(lost) == 1 else f"{len(lost)} runs are no results"
         more = ", ..." if len(lost) > len(named) else ""
-        console.print(f"{are}: {', '.join(named)}{more}", style="red", highlight=False)
+        text = f"{counted(len(lost), 'run')} without a result: {', '.join(named)}{more}"
+        console.print(text, style="red", highlight=False)
 
 
 def _columns(title: str, found: Sequence[Line]) -> list[PrintedColumn]:
-    """The column of our numbers and, if the paper prints some, that of its own."""
+    """The column of our numbers and, if the paper prints some, the column of its numbers."""
     from lastlayer.reports.text import PrintedColumn
 
     entries = [line.entries.get(title) for line in found]
@@ -74,7 +73,7 @@ def _value(mean: float, std: float | None, count: int | None = None) -> str:
 
 
 def print_list(console: Console, artifacts: Sequence[Artifact], store: Store, device: str) -> None:
-    """Print every artifact: what it shows, on what data, and how long its trials would take here at each size."""
+    """Print every artifact: what it shows, on which data, and how long its trials would take here at each size."""
     import torch
 
     from lastlayer.papers import SIZES, all_trials
@@ -92,7 +91,7 @@ def print_list(console: Console, artifacts: Sequence[Artifact], store: Store, de
                 times[size].append("computed" if one.compute else _time(trials[size], kind))
     columns = [
         PrintedColumn("artifact", [one.name for one in artifacts], whole=True),
-        PrintedColumn("what it shows, where, on what data", about),
+        PrintedColumn("what it shows, where, on which data", about),
         *(PrintedColumn(size, found, right=True, whole=True) for size, found in times.items()),
         PrintedColumn("results", [" ".join(store.sizes(one.name)) for one in artifacts]),
     ]
@@ -139,14 +138,12 @@ def print_verdicts(console: Console, ids: Sequence[str], store: Store) -> None:
 
     known = {claim.id: claim for claim in papers.claims()}
     verdicts = _judged(console, ids, store)
-    changes = [f" [criterion {known[name].changed}]" if known[name].changed else "" for name in verdicts]
+    changes = {name: f" [criterion {known[name].changed}]" if known[name].changed else "" for name in verdicts}
     columns = [
         PrintedColumn("id", list(verdicts)),
         PrintedColumn("claim", [known[name].claim for name in verdicts]),
         PrintedColumn("verdict", [Text(one.outcome, style=_OUTCOME_STYLES[one.outcome]) for one in verdicts.values()]),
-        PrintedColumn(
-            "evidence", [_evidence(one) + more for one, more in zip(verdicts.values(), changes, strict=True)]
-        ),
+        PrintedColumn("evidence", [_evidence(one) + changes[name] for name, one in verdicts.items()]),
     ]
     print_table(console, columns, layout=Layout("Claims", framed=True))
     _print_counts(console, verdicts)
@@ -157,7 +154,7 @@ def _evidence(verdict: Verdict) -> str:
 
 
 def _judged(console: Console, ids: Sequence[str], store: Store) -> dict[str, Verdict]:
-    """The verdicts, which take seconds; meanwhile a terminal shows which claim is being judged."""
+    """The verdicts. They take seconds; meanwhile a terminal shows which claim is being judged."""
     from lastlayer import papers
 
     verdicts = {}

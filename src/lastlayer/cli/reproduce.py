@@ -31,15 +31,10 @@ def reproduce(
         list[str] | None,
         typer.Argument(metavar="[NAME]...", help="Artifacts such as sln.table1, or papers such as sln."),
     ] = None,
-    size: Annotated[
-        str, typer.Option(help="smoke (seconds), small (minutes on a GPU) or paper (everything).")
-    ] = "small",
+    size: Annotated[str, typer.Option(help="smoke (seconds), small (minutes on a GPU) or paper (all).")] = "small",
     show_list: Annotated[bool, typer.Option("--list", help="Show every artifact and what it would take.")] = False,
     scorecard: Annotated[
-        bool,
-        typer.Option(
-            "--scorecard", help="Print the verdict on every claim; with names or ids such as 000-01, on theirs in full."
-        ),
+        bool, typer.Option("--scorecard", help="Print the verdict on every claim, or on NAMEs or ids such as 000-01.")
     ] = False,
     only: Annotated[
         list[str] | None, typer.Option(metavar="AXIS=LABEL,...", help="Keep only some labels: --only loss=CE,SLN.")
@@ -59,7 +54,7 @@ def reproduce(
 ) -> None:
     """Rerun a table or figure of the five papers and print it beside the published numbers.
 
-    What was observed is kept as CSV under ./results, and the runs under ./runs. The same command again skips what is
+    Observations are kept as CSV files under ./results, and the runs under ./runs. The same command again skips what is
     done and resumes what was interrupted. Claims that rest on the artifact are judged at the end.
     """
     from rich.console import Console
@@ -86,23 +81,26 @@ def reproduce(
         raise ValueError("name an artifact, such as sln.table1; --list shows all, --scorecard the verdicts")
     placement = Placement(runs, device, workers, pack, data_root=data_root, retry_failed=retry_failed)
     chosen = _chosen(names)
-    _check(chosen, size, only, seeds, picture)
+    labels = {one.name: labels_of(only, one) for one in chosen}
+    grids = {one.name: papers.restricted(one, size, labels[one.name], seeds_of(seeds)) for one in chosen}
+    _check(chosen, seeds, picture)
     failure: Exception | None = None
     unfinished = 0
     if not show:
         make_folder("--out", out)
         if any(artifact.compute is None for artifact in chosen):
             make_folder("--runs", runs)
-        failure = _run_all(chosen, size, placement, store, only, seeds)
+        failure = _run_all(chosen, size, placement, store, labels, seeds)
     for artifact in chosen:
         part = "table"
         try:
             observed = store.read(artifact.name, size)
             if show and not observed.rows:
-                _say_nothing_is_there(artifact, size, store)
-            _show(console, artifact, observed, store, _only(only, artifact))
-            grid = papers.restricted(artifact, size, _only(only, artifact), _seeds(seeds))
-            unfinished += papers.count_unfinished(artifact, grid, observed)
+                others = [one for one in store.sizes(artifact.name) if one != size]
+                there = f", but at {' and '.join(others)}: --size {others[-1]}" if others else ""
+                typer.echo(f"{artifact.name}: nothing at size {size}{there or '; without --show it is run'}", err=True)
+            _show(console, artifact, observed, store, labels[artifact.name])
+            unfinished += papers.count_unfinished(artifact, grids[artifact.name], observed)
             part = "figure"
             for path in _write_figure(artifact, observed, runs, picture):
                 console.print(f"figure: {path}", highlight=False)
@@ -119,12 +117,6 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _say_nothing_is_there(artifact: Artifact, size: Size, store: Store) -> None:
-    others = [one for one in store.sizes(artifact.name) if one != size]
-    but = f", but at {' and '.join(others)}: --size {others[-1]}" if others else "; without --show it is run"
-    typer.echo(f"{artifact.name}: nothing at size {size}{but}", err=True)
-
-
 def _show(
     console: Console, artifact: Artifact, observed: Observations, store: Store, only: Mapping[str, Sequence[str]]
 ) -> None:
@@ -135,22 +127,26 @@ def _show(
     if observed.rows:
         console.print(f"observations: {store.path(artifact.name, observed.size)}", highlight=False)
     concerned = [claim.id for claim in papers.claims() if artifact.name in papers.needs(claim.id)]
-    if concerned and observed.size != "smoke":  # that size proves nothing
+    if concerned and observed.size != "smoke":  # which proves nothing
         print_verdicts(console, concerned, store)
 
 
 def _run_all(
-    chosen: list[Artifact], size: Size, placement: Placement, store: Store, only: list[str] | None, seeds: str | None
+    chosen: list[Artifact],
+    size: Size,
+    placement: Placement,
+    store: Store,
+    labels: Mapping[str, Mapping[str, Sequence[str]]],
+    seeds: str | None,
 ) -> Exception | None:
-    """Run what is missing. Of several artifacts the error of one is returned, because the others can still be shown."""
+    """Run what is missing. If there are several artifacts, return an error, because the others can still be shown."""
     from lastlayer import papers
 
-    labels = {artifact.name: _only(only, artifact) for artifact in chosen}
+    def tell(line: str) -> None:
+        typer.echo(line, err=True)
+
     try:
-        papers.reproduce_all(
-            chosen, size, placement, store, only=labels, seeds=_seeds(seeds), run=run,
-            tell=lambda line: typer.echo(line, err=True),
-        )  # fmt: skip
+        papers.reproduce_all(chosen, size, placement, store, only=labels, seeds=seeds_of(seeds), run=run, tell=tell)
     except typer.Exit:  # Ctrl-C while trials run
         raise
     except KeyboardInterrupt:  # Ctrl-C after that, or while something is computed
@@ -166,19 +162,15 @@ def _chosen(names: list[str] | None) -> list[Artifact]:
     from lastlayer import papers
 
     known = papers.artifacts()
-    if not names:
-        return list(known.values())
     chosen: dict[str, Artifact] = {}  # each once, even if its paper is named too
-    for name in names:
-        if name in papers.PAPERS:
-            chosen |= {one.name: one for one in known.values() if one.paper == name}
-        else:
-            chosen[name] = papers.artifact(name)
+    for name in names or papers.PAPERS:
+        in_paper = {one.name: one for one in known.values() if one.paper == name}
+        chosen |= in_paper or {name: papers.artifact(name)}
     return list(chosen.values())
 
 
 def _claims(names: list[str] | None) -> list[str]:
-    """The claims of these ids, and those that rest on these artifacts or papers; all claims without a name."""
+    """The claims with these ids, and those that rest on these artifacts or papers. Without names: all claims."""
     from lastlayer import papers
 
     known = {claim.id: papers.needs(claim.id) for claim in papers.claims()}
@@ -194,15 +186,13 @@ def _claims(names: list[str] | None) -> list[str]:
     return wanted
 
 
-def _check(chosen: list[Artifact], size: Size, only: list[str] | None, seeds: str | None, picture: Path | None) -> None:
-    """Say what is wrong with the options before anything runs: that may take hours."""
+def _check(chosen: list[Artifact], seeds: str | None, picture: Path | None) -> None:
+    """Refuse wrong options before anything runs, because a run may take hours."""
     from importlib.util import find_spec
 
-    from lastlayer.papers import restricted
     from lastlayer.reports.pictures import PICTURES
 
     for artifact in chosen:
-        restricted(artifact, size, _only(only, artifact), _seeds(seeds))
         if artifact.compute is not None and seeds is not None:
             typer.echo(f"{artifact.name} is computed: --seeds changes nothing", err=True)
     if picture is None:
@@ -219,8 +209,8 @@ def _check(chosen: list[Artifact], size: Size, only: list[str] | None, seeds: st
     check_writable("--picture", picture)
 
 
-def _only(given: list[str] | None, artifact: Artifact) -> dict[str, list[str]]:
-    """Labels by axis. A label may have a comma in it, as in "CE, decay 5e-4"."""
+def labels_of(given: list[str] | None, artifact: Artifact) -> dict[str, list[str]]:
+    """The labels by axis that --only keeps. A label may have a comma in it, as in "CE, decay 5e-4"."""
     wanted: dict[str, list[str]] = {}
     for text in given or []:
         axis, equals, labels = text.partition("=")
@@ -235,7 +225,8 @@ def _only(given: list[str] | None, artifact: Artifact) -> dict[str, list[str]]:
     return wanted
 
 
-def _seeds(given: str | None) -> list[int] | None:
+def seeds_of(given: str | None) -> list[int] | None:
+    """The seeds that --seeds names; None without it."""
     if given is None:
         return None
     low, dash, high = given.partition("-")
@@ -249,7 +240,7 @@ def _seeds(given: str | None) -> list[int] | None:
 
 
 def _write_figure(artifact: Artifact, observed: Observations, folder: Path, picture: Path | None) -> list[Path]:
-    """Write the figure as one HTML file that opens without a network, and as a picture if one was asked for."""
+    """Write the figure as one HTML file that opens without a network, and as a picture if one is asked for."""
     from lastlayer._core.files import write_atomically
     from lastlayer.papers import figure
     from lastlayer.reports.pictures import write_picture
@@ -259,10 +250,9 @@ def _write_figure(artifact: Artifact, observed: Observations, folder: Path, pict
         return []
     page = folder / f"{artifact.name}-{observed.size}.html"
     write_atomically(page, chart.to_html(include_plotlyjs=True).encode())
-    if picture is None:
-        return [page]
-    try:
-        write_picture(chart, picture)
-    except ImportError as error:
-        raise ImportError(f"--picture: {error}") from None
-    return [page, picture]
+    if picture is not None:
+        try:
+            write_picture(chart, picture)
+        except ImportError as error:
+            raise ImportError(f"--picture: {error}") from None
+    return [page, picture] if picture else [page]

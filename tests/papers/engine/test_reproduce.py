@@ -2,13 +2,10 @@
 
 import pytest
 
-from lastlayer._core.files import read_json
 from lastlayer.papers import Store, artifact, lines, reproduce
 from lastlayer.papers.engine.artifact import parse
-from lastlayer.papers.engine.record import is_chance
 from lastlayer.papers.engine.reproduce import all_trials, restricted
 from lastlayer.runners import Placement, run_trials
-from lastlayer.training import DataChoice, load_data
 
 TEXT = """
 [settings]
@@ -185,19 +182,3 @@ def test_candidates_that_failed_are_written_down_and_passed_over(tmp_path, plan)
         "optimiser.lr=1e+30": "failed",
         "optimiser.lr=0.1": "done",
     }
-
-
-def test_chance_is_the_share_of_the_largest_class(tmp_path, plan):
-    text = TEXT.replace("select = ", "# select = ").replace(
-        '"data" = { name = "digits", train = 200 }', '"data" = { name = "digits", long_tail = 10 }'
-    )
-    one = parse("sln", text)["sln.table1"]
-    reproduce(one, "paper", plan, Store(tmp_path), only={"loss": ["CE"]}, seeds=[0])
-    (folder,) = plan.root.glob("*/result.json")
-    result = read_json(folder)
-    counts = load_data(DataChoice("digits", long_tail=10)).train_counts.tolist()
-    assert result["data"]["largest_class"] == pytest.approx(max(counts) / sum(counts))
-    share = max(counts) / sum(counts)  # the accuracy of a network that says one class of all
-    for biased, unbiased, chance in ((1, 0.9, True), (1.2, 0.9, False), (1, 1.2, False)):
-        result["measures"]["train"] |= {"accuracy": biased * share, "unbiased_accuracy": unbiased * share}
-        assert is_chance(result) is chance

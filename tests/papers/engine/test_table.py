@@ -1,11 +1,10 @@
-"""Tables and figures: ours beside the published number, nothing dropped."""
+"""Tables: ours beside the published number, nothing dropped."""
 
-import dataclasses
 import math
 
 import pytest
 
-from lastlayer.papers import Record, Store, figure, lines, published
+from lastlayer.papers import Record, Store, lines, published
 from lastlayer.papers.engine.artifact import parse
 
 TEXT = """
@@ -14,7 +13,6 @@ where = "Table 1"
 shows = "accuracy by tau"
 columns = { accuracy = "test.accuracy%" }
 published = "made_up.csv"
-figure = { x = "tau", log = "x" }
 axes.loss."CE" = { "loss.name" = "ce" }
 axes.loss."SLN" = { "loss.name" = "sln" }
 axes.tau."0.1" = {}
@@ -61,28 +59,6 @@ def test_a_place_without_a_number_says_why(tmp_path):
     store.add("sln.table1", "paper", rows)
     table = lines(one, store.read("sln.table1", "paper"))
     assert [line.entries["accuracy"].missing for line in table] == ["none", "none", "no result", "not run"]
-
-
-def test_the_figure_has_a_line_for_each_loss_and_one_for_the_paper(case):
-    one, observed = case
-    chart = figure(one, observed)
-    assert [(trace.name, list(trace.x)) for trace in chart.data] == [("CE", [0.1]), ("CE, published", [0.1])]
-    assert chart.data[0].y[0] == pytest.approx(91.0)
-    assert chart.layout.xaxis.type == "log"
-
-
-@pytest.mark.parametrize("log", ["", "x", "y", "xy"])
-def test_ticks_of_a_log_axis_are_whole_numbers(case, log):
-    """Where an axis in logarithms has no format of its own, Plotly writes 3 for 0.3 and for 30."""
-    one = dataclasses.replace(case[0], figure={"x": "tau", "log": log})
-    layout = figure(one, case[1]).layout
-    for name, axis in (("x", layout.xaxis), ("y", layout.yaxis)):
-        assert (axis.type, axis.tickformat) == (("log", "~g") if name in log else ("linear", None))
-
-
-def test_no_figure_without_runs(case):
-    one, observed = case
-    assert figure(one, type(observed)(observed.artifact, observed.size, ())) is None
 
 
 def test_published_numbers_are_read(case):

@@ -170,7 +170,8 @@ def mean(group: Group) -> float:
 
 
 def _array(group: Group) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return np.array([*(group.values() if isinstance(group, Mapping) else group)], float)
+    values = group.values() if isinstance(group, Mapping) else group
+    return np.asarray(values if isinstance(values, np.ndarray) else list(values), float)
 
 
 def redrawn(

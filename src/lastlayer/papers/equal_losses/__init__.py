@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 from lastlayer.geometry import equivalence
 from lastlayer.papers.engine.artifact import artifact
@@ -119,7 +120,7 @@ def equal_up_to_rotation(seen: Observations) -> Verdict:
 
     def residuals(means: Sequence[float]) -> tuple[float, float]:
         """Between losses, and between seeds."""
-        return mean(means[: len(pairs)]), mean(means[len(pairs) :])
+        return fmean(means[: len(pairs)]), fmean(means[len(pairs) :])
 
     def detail(means: Sequence[float]) -> str:
         losses, seeds = residuals(means)
