@@ -22,7 +22,7 @@ MD5, SHA256 = hashlib.md5(CONTENT).hexdigest(), hashlib.sha256(CONTENT).hexdiges
 class Server(ThreadingHTTPServer):
     files: dict[str, bytes]
     ranges = True
-    cut_after: list[int]  # bytes to send before hanging up, one entry a request; then no more cuts
+    cut_after: list[int]  # bytes to send before hanging up, one entry per request; then there are no more cuts
     failures: list[int]  # status codes to answer first
     requests: list[str | None]  # the Range header of each request
 

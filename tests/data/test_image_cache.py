@@ -232,7 +232,7 @@ def test_a_killed_process_leaves_a_part_that_is_continued(
     assert 0 < kept < 30
     with records.open("ab") as file:
         file.write(b"torn")  # as a crash in the middle of a write would
-    # what was decoded is not decoded again, except the first image, for its shape: the others may be damaged by now
+    # what was decoded is not decoded again, so those files may be damaged by now; only the first gives the shape again
     contents = [path.read_bytes() for path in files]
     for path in files[1:kept]:
         times = path.stat()

@@ -57,7 +57,7 @@ def test_a_data_set_is_read_once_while_somebody_wants_it_so() -> None:
         with data.reading_once():
             assert data.load("iris") is first
         assert data.load("iris") is first  # the inner context closed nothing
-        data.load("wine")  # the third one: `other` was not used for longest and goes
+        data.load("wine")  # a third one: `other` is the least recently used one and is dropped
         assert data.load("iris") is first
         assert data.load("iris", seed=1) is not other
     assert data.load("iris") is not first

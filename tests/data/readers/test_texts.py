@@ -102,7 +102,7 @@ def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
 def tokenizer(
     texts: Sequence[str], pairs: Sequence[str] | None, *, padding: str, truncation: bool, max_length: int
 ) -> dict[str, list[list[int]]]:
-    """A token a word, no special ones."""
+    """One token per word, and no special tokens."""
     assert padding == "max_length"
     assert truncation
     made: dict[str, list[list[int]]] = {"input_ids": [], "attention_mask": [], "token_type_ids": []}
@@ -132,7 +132,7 @@ def test_tokens_must_be_whole_numbers() -> None:
 
 
 class TinyEncoder(nn.Module):
-    """The mean of word vectors over what the mask leaves."""
+    """The mean of the word vectors that the mask does not hide."""
 
     def __init__(self) -> None:
         super().__init__()
