@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -353,6 +355,25 @@ def test_only_bfloat16_and_only_if_wanted(stand_ins: list[Tensor], precision: st
     state, feed = begin(dataclasses.replace(TRIAL, precision=precision).resolved(), pictures(size=8))
     graph.accelerate(state, feed, convolutions=convolutions, compiled=extract, capture=run_first)()
     assert not stand_ins
+
+
+def test_what_a_graph_reads_lives_as_long_as_its_step(stand_ins: list[Tensor]) -> None:
+    """A graph holds addresses. If the rounded weights were freed, its replays would write into memory of others."""
+    state, feed = begin(TRIAL.resolved(), pictures(size=8))
+    rounded: list[weakref.ref[nn.Module]] = []
+
+    def capture(state: State, take_step: graph.Step) -> graph.Step:
+        take_step()
+        rounded.extend(weakref.ref(module) for module in gc.get_objects() if type(module) is FewChannels)
+        return lambda: None  # like a graph's replay, it refers to nothing
+
+    step = graph.accelerate(state, feed, compiled=extract, capture=capture)
+    gc.collect()
+    assert len(rounded) == 19
+    assert all(module() is not None for module in rounded)
+    del step
+    gc.collect()
+    assert all(module() is None for module in rounded)
 
 
 @pytest.mark.gpu

@@ -70,7 +70,7 @@ def accelerate(
             made = make(state, take_step)
             if not all(conv3x3.shares_state(copied, own) for own, copied in replacements.items()):
                 raise RuntimeError("a step of the model sets other parameters or buffers")
-            return made
+            return functools.partial(_call, made, take_step)
         except Exception as error:
             if isinstance(error, torch.OutOfMemoryError) and not alone:
                 raise
@@ -84,6 +84,11 @@ def accelerate(
         finally:
             state.undo(before)
     return _one_choice_of_kernels()(functools.partial(step, state, feed))
+
+
+def _call(made: Step, keeps: Step) -> None:
+    """Run a step, and keep alive all that it was made from: a graph knows its tensors by their addresses alone."""
+    made()
 
 
 def _replacements(state: State) -> dict[nn.Module, nn.Module]:
