@@ -125,3 +125,18 @@ def test_a_comparison_file_is_read_as_it_was_written_and_damage_is_told(root: Pa
     (comparison,) = survey(root).comparisons
     assert "compare-1.json is damaged" in comparison.damage
     assert not comparison.trials
+
+
+def test_goals_and_tuning_are_kept_and_older_files_do_not_say_them(root: Path) -> None:
+    old = read_comparison(root / "compare-1.json")
+    assert (old.goals, old.tuning) == ((), None)
+    tuning = {
+        "ce": {"lr": [0.1, 0.3], "weight_decay": [1e-4], "tuned": ["lr"], "tried": 4, "edge": False, "over": "four"},
+        "sln": {"lr": [0.01], "weight_decay": [1e-4], "tuned": [], "tried": 0, "edge": False, "why_not": "--no-tune"},
+    }
+    new = Comparison(root / "compare-2.json", "two", "lastlayer compare", old.trials, ("balanced", "accuracy"), tuning)
+    write_comparison(new)
+    assert read_comparison(new.file) == new
+    assert [one.tuning for one in survey(root).comparisons] == [None, tuning]
+    write_comparison(Comparison(new.file, "two", "lastlayer compare", old.trials, tuning={}))
+    assert read_comparison(new.file).tuning == {}

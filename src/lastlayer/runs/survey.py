@@ -1,7 +1,8 @@
 """The state of every run in a folder. `lastlayer status` and the reports both read this.
 
-A comparison file, `compare-ID.json` in a folder of runs, holds {"title", "command", "trials": [{"identity", "trial"}]}.
-The run of each trial is the folder of that identity beside the file. It need not exist.
+A comparison file, `compare-ID.json` in a folder of runs, holds {"title", "command", "trials": [{"identity", "trial"}],
+"goals", "tuning"}. The run of each trial is the folder of that identity beside the file. It need not exist. Files
+written before there were goals and tuning lack these two.
 
 Tests: tests/runs/test_survey.py.
 """
@@ -49,7 +50,18 @@ class Comparison:
         file: where it lies.
         title: of the comparison.
         command: what was typed.
-        trials: every trial that was asked for, by its identity.
+        trials: every trial that was asked for, by its identity. A setting that was tuned is None here, so that the
+            trials of a loss are equal but for their seed and fold; the run folder has the value that was chosen.
+        goals: names of the goals that were asked for; empty if none were.
+        tuning: what was tuned, by the label that a report gives the loss; None if the file does not say. Each entry
+            holds:
+            - lr, weight_decay: lists of the values trained with, one per choice. There is one choice for all seeds, or
+              one per fold if each seed tests on another fold.
+            - tuned: which of the two were searched, as ["lr", "weight_decay"]; empty if the loss was not tuned.
+            - tried: how many settings were tried for each choice; 0 if the loss was not tuned.
+            - edge: whether a chosen value lies at the edge of what was tried.
+            - over: what was tried and on which rows, as words that follow "tuned over".
+            - why_not: why the loss was not tuned, as words that follow "not tuned: "; empty if it was.
         damage: why the file cannot be read. Everything else is then empty.
     """
 
@@ -57,6 +69,8 @@ class Comparison:
     title: str = ""
     command: str = ""
     trials: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    goals: tuple[str, ...] = ()
+    tuning: Mapping[str, Mapping[str, Any]] | None = None
     damage: str = ""
 
 
@@ -135,14 +149,19 @@ def read_comparison(file: Path) -> Comparison:
     try:
         content = read_json(file)
         trials = {str(entry["identity"]): dict(entry["trial"]) for entry in content["trials"]}
+        goals = tuple(str(goal) for goal in content.get("goals", ()))
+        tuning = {str(label): dict(entry) for label, entry in content["tuning"].items()} if "tuning" in content else None
     except DamagedFileError:
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{file} is no comparison file: {error!r}") from error
-    return Comparison(file, str(content.get("title") or ""), str(content.get("command") or ""), trials)
+    return Comparison(file, str(content.get("title") or ""), str(content.get("command") or ""), trials, goals, tuning)
 
 
 def write_comparison(comparison: Comparison) -> None:
     """Write a comparison file."""
     trials = [{"identity": identity, "trial": trial} for identity, trial in comparison.trials.items()]
-    write_json(comparison.file, {"title": comparison.title, "trials": trials, "command": comparison.command})
+    content: dict[str, Any] = {"title": comparison.title, "trials": trials, "command": comparison.command}
+    content |= {"goals": list(comparison.goals)} if comparison.goals else {}
+    content |= {} if comparison.tuning is None else {"tuning": {k: dict(v) for k, v in comparison.tuning.items()}}
+    write_json(comparison.file, content)
