@@ -150,7 +150,7 @@ def read_comparison(file: Path) -> Comparison:
         content = read_json(file)
         trials = {str(entry["identity"]): dict(entry["trial"]) for entry in content["trials"]}
         goals = tuple(str(goal) for goal in content.get("goals", ()))
-        tuning = {str(label): dict(entry) for label, entry in content["tuning"].items()} if "tuning" in content else None
+        tuning = {label: dict(entry) for label, entry in content["tuning"].items()} if "tuning" in content else None
     except DamagedFileError:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
