@@ -52,6 +52,25 @@ def test_entries_are_complete_and_shown_by_their_format():
     assert MEASURES["nc1"].text(1.25e-9) == "1.25e-09"
 
 
+def test_plain_names_are_words_of_their_own():
+    plain = [measure.plain for measure in MEASURES.values()]
+    assert len(set(plain)) == len(plain)
+    assert not any(symbol in name for name in plain for symbol in ("NC", "E_", "@", "*", "+"))
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_values_stay_within_their_limits(scale, classes):
+    given = everything(classes)
+    for name in ("features", "weight", "bias", "logits", "unknown_logits", "other_features", "other_weight"):
+        given[name] = scale * given[name]
+    given["probabilities"] = given["logits"].softmax(1)
+    given["unknown_probabilities"] = given["unknown_logits"].softmax(1)
+    for name, value in evaluate(**given).items():
+        low, high = MEASURES[name].limits
+        assert math.isnan(value) or low - 1e-6 <= value <= high + 1e-6, (name, value)
+
+
 def test_all_inputs_give_all_measures_in_order():
     values = evaluate(**everything())
     assert list(values) == [name for name in MEASURES if name not in OF_TWO_CLASSES]

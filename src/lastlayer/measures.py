@@ -4,6 +4,7 @@ Tables, pages and commands take their columns from `MEASURES` and their values f
 same name, digits and direction everywhere.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -58,6 +59,96 @@ class Measure:
         """The value as tables show it. Zeros at the end are kept, so that a spread can have as many decimals."""
         return format(value, f"#{self.format}").removesuffix(".")
 
+    @property
+    def plain(self) -> str:
+        """The name in plain words, for readers who do not know the papers' symbols."""
+        return _PLAIN.get(self.name, self.title)
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The smallest and the largest value that the measure can have."""
+        return next((limits for limits, names in _LIMITS.items() if self.name in names), (-math.inf, math.inf))
+
+
+_PLAIN = {
+    "unbiased_accuracy": "accuracy without the bias",
+    "matthews": "correlation of label and decision",
+    "top5": "label among the top five",
+    "nc1": "spread within classes",
+    "nc2": "uneven angles of the classifier",
+    "nc3": "mismatch of classifier and means",
+    "nc4": "mismatch with the nearest mean",
+    "intra_mean": "likeness within classes",
+    "intra_min": "likeness within the worst class",
+    "inter_mean": "likeness between classes",
+    "inter_max": "likeness of the closest classes",
+    "uncentered_intra_mean": "likeness within classes, not centred",
+    "uncentered_intra_min": "likeness within the worst class, not centred",
+    "uncentered_inter_mean": "likeness between classes, not centred",
+    "uncentered_inter_max": "likeness of the closest classes, not centred",
+    "self_duality_mean": "likeness of classifier and means",
+    "self_duality_min": "likeness of classifier and the worst mean",
+    "collapse_gap": "distance from full collapse",
+    "compactness": "compactness of classes",
+    "separability": "separation of classes",
+    "intra_inter_ratio": "distance within to between classes",
+    "class_distance_variance": "variance within to distance between",
+    "auprc": "precision of a single logit",
+    "precision_at_90": "single-logit precision at recall 0.90",
+    "precision_at_99": "single-logit precision at recall 0.99",
+    "logit_gap": "smallest true minus largest false logit",
+    "violation_rate": "false logits above true ones",
+    "separated_classes": "classes that one threshold separates",
+    "worst_class_gap": "gap of the worst separated class",
+    "log_partition_mean": "mean of the log normaliser",
+    "log_partition_std": "spread of the log normaliser",
+    "logit_difference": "margin of the true logit",
+    "logit_difference_50": "margin of the true logit, exponent 0.5",
+    "logit_difference_100": "margin of the true logit, exponent 1",
+    "positive_mean": "mean score of the label",
+    "positive_std": "spread of the label's score",
+    "negative_mean": "mean score of other classes",
+    "negative_std": "spread of other classes' scores",
+    "bias_mean": "mean bias",
+    "bias_std": "spread of the bias",
+    "condition_one": "samples above their negatives",
+    "condition_two": "samples split by zero",
+    "probability_auprc": "precision of a single probability",
+    "probability_precision_at_90": "single-probability precision at recall 0.90",
+    "probability_precision_at_99": "single-probability precision at recall 0.99",
+    "ece": "calibration error",
+    "nll": "log-loss",
+    "brier": "squared error of probabilities",
+    "auroc": "unknown classes told apart",
+    "oscr": "open-set score",
+    "probability_auroc": "unknown classes told apart by probability",
+    "probability_oscr": "open-set score by probability",
+    "many": "accuracy of frequent classes",
+    "medium": "accuracy of medium classes",
+    "few": "accuracy of rare classes",
+    "nearest_mean": "accuracy on new classes",
+}
+_LIMITS = {
+    (0.0, 1.0): {
+        "accuracy", "unbiased_accuracy", "balanced_accuracy", "macro_f1", "top5", "f1", "nc4", "separability", "auprc",
+        "precision_at_90", "precision_at_99", "violation_rate", "separated_classes", "condition_one", "condition_two",
+        "probability_auprc", "probability_precision_at_90", "probability_precision_at_99", "ece", "auroc", "oscr",
+        "probability_auroc", "probability_oscr", "many", "medium", "few", "nearest_mean", "equivalence",
+        "classifier_equivalence",
+    },
+    (0.5, 1.0): {"compactness"},
+    (-1.0, 1.0): {
+        "matthews", "intra_mean", "intra_min", "inter_mean", "inter_max", "uncentered_intra_mean",
+        "uncentered_intra_min", "uncentered_inter_mean", "uncentered_inter_max", "self_duality_mean",
+        "self_duality_min",
+    },
+    (0.0, 2.0): {"brier"},
+    (0.0, math.inf): {
+        "nc1", "nc2", "nc3", "collapse_gap", "intra_inter_ratio", "class_distance_variance", "nll",
+        "log_partition_std", "positive_std", "negative_std", "bias_std", "feature_norm", "weight_norm", "gamma_norm",
+        "seconds",
+    },
+}  # fmt: skip
 
 _X, _XW = ("features", "target"), ("features", "target", "weight")
 _Z, _ZB = ("logits", "target"), ("logits", "target", "bias")
