@@ -135,7 +135,7 @@ class OneBatch(torch.nn.Module):
 def test_a_graph_of_one_batch_size_is_not_kept(tmp_path):
     run = train(tmp_path / "run", data=DataChoice(train=64), model=ModelChoice(f"{__name__}:OneBatch"))
     with pytest.raises(ValueError, match=r"batch of 1|cannot be written as ONNX"):
-        export(run, tmp_path / "out")
+        export(run, tmp_path / "out", trust=[__name__])
     assert not (tmp_path / "out").exists()
 
 
@@ -155,10 +155,12 @@ class TiedWeights(torch.nn.Module):
 
 def test_tied_weights(tmp_path):
     run = train(tmp_path / "run", data=DataChoice(train=64), model=ModelChoice(f"{__name__}:TiedWeights"))
-    export(run, tmp_path / "out", ["safetensors"])
+    export(run, tmp_path / "out", ["safetensors"], trust=[__name__])
     weights = load_file(tmp_path / "out" / "model.safetensors")
     assert torch.equal(weights["backbone.first.weight"], weights["backbone.second.weight"])
-    assert torch.equal(weights["backbone.first.weight"], lastlayer.load(run).network.backbone.second.weight)
+    assert torch.equal(
+        weights["backbone.first.weight"], lastlayer.load(run, trust=[__name__]).network.backbone.second.weight
+    )
 
 
 def rewritten(run: Path, to: Path, **data: object) -> Path:
@@ -187,7 +189,7 @@ class Tokens(torch.nn.Module):
 def test_tokens_stay_integers(tmp_path):
     trained = train(tmp_path / "run", data=DataChoice(train=64), model=ModelChoice(f"{__name__}:Tokens"))
     run = rewritten(trained, tmp_path / "tokens", dtype="int32", in_shape=[2, 32])
-    export(run, tmp_path / "out")
+    export(run, tmp_path / "out", trust=[__name__])
     assert json.loads((tmp_path / "out" / "config.json").read_text())["inputs"]["dtype"] == "int32"
     import onnxruntime
 
@@ -195,7 +197,7 @@ def test_tokens_stay_integers(tmp_path):
     tokens = np.random.default_rng(0).integers(0, 17, (5, 2, 32)).astype(np.int32)
     (logits,) = session.run(["logits"], {"inputs": tokens})
     with torch.no_grad():
-        expected = lastlayer.load(run).network(torch.from_numpy(tokens))
+        expected = lastlayer.load(run, trust=[__name__]).network(torch.from_numpy(tokens))
     np.testing.assert_allclose(logits, expected.numpy(), atol=1e-5)
 
 
@@ -253,7 +255,7 @@ class Fickle(torch.nn.Module):
 def test_a_file_that_computes_something_else_is_not_kept(tmp_path):
     run = train(tmp_path / "run", data=DataChoice(train=64), model=ModelChoice(f"{__name__}:Fickle"))
     with pytest.raises(ValueError, match="differ from torch's"):
-        export(run, tmp_path / "out", ["onnx"])
+        export(run, tmp_path / "out", ["onnx"], trust=[__name__])
     assert not (tmp_path / "out").exists()
 
 

@@ -124,7 +124,8 @@ class Counting(CrossEntropyLoss):
 def test_a_loaded_loss_has_what_it_remembered(tmp_path, monkeypatch):
     (tmp_path / "remembering_loss.py").write_text(REMEMBERING)
     monkeypatch.syspath_prepend(str(tmp_path))
-    loaded = lastlayer.load(train(tmp_path / "run", "remembering_loss.Counting", "iris"))
+    run = train(tmp_path / "run", "remembering_loss.Counting", "iris")
+    loaded = lastlayer.load(run, trust=["remembering_loss"])
     steps = 120 // 16  # a fifth of the 150 samples is tested on
     inputs = torch.rand(5, 4)
     expected = (loaded.network(inputs) / (1 + steps)).softmax(1)

@@ -3,6 +3,7 @@
 Tests: tests/_core/test_registry.py.
 """
 
+import contextlib
 import difflib
 import hashlib
 import importlib
@@ -10,6 +11,7 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar, cast
@@ -113,6 +115,42 @@ def split_path(name: str) -> tuple[str, str] | None:
     return (module, rest) if separator and module and rest else None
 
 
+class UntrustedError(ValueError):
+    """A file names code that the user has not said to trust."""
+
+
+_source: ContextVar[tuple[str, tuple[str, ...]] | None] = ContextVar("source of names", default=None)
+
+
+@contextlib.contextmanager
+def names_from(file: str, trust: Collection[str] = ()) -> Iterator[None]:
+    """Inside this context names come from a file and not from the user, so `find` imports only trusted modules.
+
+    Args:
+        file: where the names come from, for the message.
+        trust: modules that may be imported, such as "my_package.nets". A package stands for all its modules.
+    """
+    if isinstance(trust, str):
+        raise TypeError(f"trust must be a list of modules, got the text {trust!r}: write [{trust!r}]")
+    before = _source.set((file, tuple(trust)))
+    try:
+        yield
+    finally:
+        _source.reset(before)
+
+
+def check_trusted(module_name: str, what: str) -> None:
+    """Raise UntrustedError if a name comes from a file and its module is not trusted."""
+    if (source := _source.get()) is None:
+        return
+    file, trusted = source
+    if not any(module_name == one or module_name.startswith(f"{one}.") for one in trusted):
+        raise UntrustedError(
+            f"{file} names {what}: this would run code of the module {module_name!r}, which a file alone cannot allow. "
+            f"If you trust it, say so: trust=[{module_name!r}] in Python, --trust {module_name} on the command line"
+        )
+
+
 def find(module_name: str, name: str, what: str) -> Callable[..., Any]:
     """The callable of that name in a module on PYTHONPATH or in the working folder.
 
@@ -123,7 +161,9 @@ def find(module_name: str, name: str, what: str) -> Callable[..., Any]:
 
     Raises:
         ValueError: if the module cannot be imported, or has no such callable.
+        UntrustedError: if the name comes from a file and the module is not trusted. See `names_from`.
     """
+    check_trusted(module_name, what)
     here = str(Path.cwd())
     if here not in sys.path:  # `python -m` looks there, an installed command does not
         sys.path.append(here)

@@ -63,6 +63,10 @@ Devices = Annotated[
 ]
 DataRoot = Annotated[Path | None, typer.Option(help="Folder that holds the data sets.")]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run failed trials again.")]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(metavar="MODULE", help="Module of your own code that a run you give may name, such as a teacher."),
+]
 TensorBoard = Annotated[Path | None, typer.Option(help="Folder for TensorBoard logs.")]
 
 
@@ -150,7 +154,7 @@ class Settings:
             return own.with_settings({"loss": {"name": name, "options": options}}, changed).resolved(self.data_root)
 
         trials = for_each_loss(losses, seeds, make)
-        notes = check_trials(trials, dataset)
+        notes = check_trials(trials, dataset, placement.trust)
         refuse_other_data(trials, placement, dataset)
         return trials, notes
 

@@ -33,7 +33,7 @@ _STATE = len("epoch 100/100  loss 0.0000  accuracy 100.0%")
 _BAR = 10
 
 
-def check_trials(trials: Sequence[Trial], dataset: Dataset) -> list[str]:
+def check_trials(trials: Sequence[Trial], dataset: Dataset, trust: Sequence[str] = ()) -> list[str]:
     """Refuse a loss that is given twice, and trials whose first step fails. Returns notes for the user."""
     from lastlayer.training import Facts
     from lastlayer.training.check import rehearse
@@ -45,7 +45,7 @@ def check_trials(trials: Sequence[Trial], dataset: Dataset) -> list[str]:
             raise ValueError(f"--losses: {loss_in_words(trial)} is there twice; name each once")
         seen.add(trial.identity)
         if trial.seed == trials[0].seed:
-            notes.update(dict.fromkeys(rehearse(trial, facts)))
+            notes.update(dict.fromkeys(rehearse(trial, facts, trust)))
     return list(notes)
 
 

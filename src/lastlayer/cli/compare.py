@@ -22,6 +22,7 @@ from lastlayer.cli._options import (
     Seeds,
     Settings,
     TensorBoard,
+    Trust,
     Tune,
     Workers,
     assignments,
@@ -53,6 +54,7 @@ def compare(
     devices: Devices = 1,
     retry_failed: RetryFailed = False,
     tensorboard: TensorBoard = None,
+    trust: Trust = None,
 ) -> None:
     """Which loss for this data, and what does it do to the features? Trains them all and shows one table and one page.
 
@@ -66,7 +68,7 @@ def compare(
     names = split_losses(losses)
     placement = Placement(
         out, device, workers, pack, devices=devices, data_root=settings.data_root, retry_failed=retry_failed,
-        tensorboard=tensorboard,
+        tensorboard=tensorboard, trust=tuple(trust or ()),
     )  # fmt: skip
     with reading_once():
         trials, notes = settings.trials(names, range(seeds), placement)
@@ -87,14 +89,16 @@ def train(
     devices: Devices = 1,
     retry_failed: RetryFailed = False,
     tensorboard: TensorBoard = None,
+    trust: Trust = None,
 ) -> None:
     """Train one loss with one seed, and measure it; `lastlayer report` makes a page of it."""
     from lastlayer.data import reading_once
     from lastlayer.runners import Placement
 
     placement = Placement(
-        out, device, devices=devices, data_root=settings.data_root, retry_failed=retry_failed, tensorboard=tensorboard
-    )
+        out, device, devices=devices, data_root=settings.data_root, retry_failed=retry_failed, tensorboard=tensorboard,
+        trust=tuple(trust or ()),
+    )  # fmt: skip
     with reading_once():
         trials, notes = settings.trials([loss], [seed], placement)
         run(trials, placement, f"{settings.data}: {loss}, seed {seed}", notes=notes)

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from lastlayer.cli._options import Trust
 from lastlayer.cli._say import check_writable, waiting
 
 
@@ -82,6 +83,7 @@ def export(
     formats: Annotated[
         str, typer.Option("--format", help="safetensors, onnx, or both, separated by a comma.")
     ] = "safetensors,onnx",
+    trust: Trust = None,
 ) -> None:
     """Write a trained model for use elsewhere: model.safetensors, model.onnx and config.json.
 
@@ -94,5 +96,5 @@ def export(
     from lastlayer.training.export import export as write
 
     wanted = [name.strip() for name in formats.split(",") if name.strip()]
-    for file in write(run, run / "export" if out is None else out, wanted):
+    for file in write(run, run / "export" if out is None else out, wanted, trust=trust or ()):
         typer.echo(f"{file} ({file.stat().st_size:,} bytes)")

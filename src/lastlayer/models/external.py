@@ -13,7 +13,7 @@ Tests: tests/models/test_external.py.
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from lastlayer._core.files import default_root
-from lastlayer._core.registry import find
+from lastlayer._core.registry import check_trusted, find
 
 
 def from_factory(path: str, in_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:
@@ -50,6 +50,9 @@ def from_factory(path: str, in_shape: tuple[int, ...], options: dict[str, Any]) 
     return as_backbone(model, in_shape)
 
 
+RUNS_CODE = ("trust_remote_code", "checkpoint_path")  # options with which timm or transformers run code from a file
+
+
 def find_factory(path: str) -> Callable[..., Any]:
     """The callable named by "package.module:factory", from PYTHONPATH or the working folder. ValueError without one."""
     module_name, _, name = path.partition(":")
@@ -76,6 +79,7 @@ def check_external(name: str) -> None:
 
 def from_timm(name: str, in_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:
     """Build `timm.create_model(name, num_classes=0, in_chans=channels, **options)`. ImportError if timm is missing."""
+    _check_options("timm", f"timm:{name}", options)
     timm = _import("timm", f"timm:{name}", "timm")
     model = timm.create_model(name, num_classes=0, in_chans=in_shape[0], **options)
     return as_backbone(model, in_shape)
@@ -94,6 +98,7 @@ def from_transformers(name: str, in_shape: tuple[int, ...], options: dict[str, A
     Raises:
         ImportError: if transformers is missing.
     """
+    _check_options("transformers", f"hf:{name}", options)
     transformers = _import("transformers", f"hf:{name}", "hf")
     options = dict(options)
     if (folder := default_root() / name).is_dir():
@@ -104,6 +109,12 @@ def from_transformers(name: str, in_shape: tuple[int, ...], options: dict[str, A
     else:
         encoder = transformers.AutoModel.from_config(transformers.AutoConfig.from_pretrained(name, **options))
     return Encoder(encoder)
+
+
+def _check_options(package: str, name: str, options: Mapping[str, Any]) -> None:
+    for option in RUNS_CODE:
+        if option in options:
+            check_trusted(package, f"option {option!r} of model {name!r}")
 
 
 def _import(package: str, asked: str, extra: str) -> ModuleType:

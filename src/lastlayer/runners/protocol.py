@@ -53,6 +53,7 @@ class Placement:
         data_root: where data sets lie.
         retry_failed: run failed trials again; otherwise they stay failed.
         tensorboard: folder for TensorBoard logs.
+        trust: modules that the run of a teacher may name.
         runner: name or path of the runner; None takes the one that suits the device.
         report_seconds: least time between two progress events of a trial.
     """
@@ -65,6 +66,7 @@ class Placement:
     data_root: Path | None = None
     retry_failed: bool = False
     tensorboard: Path | None = None
+    trust: tuple[str, ...] = ()
     runner: str | None = None
     report_seconds: float = 0.2
 
@@ -130,7 +132,8 @@ class Work:
 
     def fit(self, index: int, **options: Any) -> Generator[Progress, None, dict[str, Any]]:
         """The training of one trial, as `lastlayer.training.fit`; `options` come before what the placement says."""
-        placed = {"device": self.device, "tensorboard": self.placement.tensorboard, **options}
+        here = self.placement
+        placed = {"device": self.device, "tensorboard": here.tensorboard, "trust": here.trust, **options}
         return fit(self.trials[index], self.folder(index), data_root=self.placement.data_root, **placed)
 
     def run(self, index: int) -> Iterator[Event]:

@@ -87,6 +87,16 @@ def build_loss(trial: Trial, facts: Facts, group: Any = None) -> losses.Loss:
     return losses.create_for(facts.counts or [1] * facts.num_classes, trial.loss.name, **options)
 
 
+def own_modules(trial: Trial) -> list[str]:
+    """The modules of the user's own parts of a trial."""
+    names = [
+        *([trial.loss.name] if trial.loss.name not in losses.available() else []),
+        *([trial.head.name] if trial.head.name not in heads.available() else []),
+        *([trial.model.name] if ":" in trial.model.name else []),
+    ]
+    return [path[0] for name in names if (path := split_path(name)) and path[0] not in ("timm", "hf")]
+
+
 def code_of(trial: Trial) -> dict[str, str]:
     """Checksums of the code of the user's own parts of a trial. A key names the part, such as "loss my_loss.Mine"."""
     code = {}

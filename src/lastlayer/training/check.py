@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import difflib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import nn
 
 from lastlayer import data, heads, losses, models
 from lastlayer._core.registry import check_options
-from lastlayer.training.build import build_backbone, build_loss
+from lastlayer.training.build import build_backbone, build_loss, own_modules
 from lastlayer.training.engine.step import loss_of
 from lastlayer.training.facts import Facts
 from lastlayer.training.load import load
@@ -124,7 +124,7 @@ def check_inputs(trial: Trial, facts: Facts) -> None:
             raise ValueError(f"augmentation.{name} is for images; inputs of {facts.name} have shape {facts.in_shape}")
 
 
-def rehearse(trial: Trial, facts: Facts) -> tuple[str, ...]:
+def rehearse(trial: Trial, facts: Facts, trust: Collection[str] = ()) -> tuple[str, ...]:
     """Build the parts of a trial and call its loss once on two made-up rows.
 
     This reports a value that a loss, a head or a model does not take before anything trains. The backbone is built
@@ -133,6 +133,7 @@ def rehearse(trial: Trial, facts: Facts) -> tuple[str, ...]:
     Args:
         trial: resolved.
         facts: what is known of the data that it trains on.
+        trust: modules that the run of the teacher may name. Those that the trial itself names are trusted.
 
     Returns:
         Notes for the user.
@@ -161,7 +162,7 @@ def rehearse(trial: Trial, facts: Facts) -> tuple[str, ...]:
             named = f"head {trial.head.name} on model {trial.model.name}"  # such as a simplex on given features
             raise ValueError(f"{named} has nothing to learn: choose another of the two")
         if trial.teacher is not None:
-            _check_teacher(trial.teacher, facts)
+            _check_teacher(trial.teacher, facts, [*own_modules(trial), *trust])
         with _part("loss", trial.loss.name, trial.loss.options):
             features = torch.randn(2, width)
             with torch.no_grad():
@@ -176,10 +177,10 @@ def _check_batch(trial: Trial, part: nn.Module) -> None:
         raise ValueError("it normalises over a batch: batch_size must be >= 2, got 1")
 
 
-def _check_teacher(folder: str, facts: Facts) -> None:
+def _check_teacher(folder: str, facts: Facts, trust: Collection[str]) -> None:
     """Refuse a teacher that is not a finished run, or was trained on other classes or inputs."""
     try:
-        theirs = load(folder).facts  # of the whole run: if loading fails, it would fail in every trial
+        theirs = load(folder, trust=trust).facts  # of the whole run: if loading fails, it would fail in every trial
     except OSError as error:
         raise ValueError(f"teacher {folder} is no finished run: {error}") from error
     if (theirs.num_classes, theirs.in_shape) != (facts.num_classes, facts.in_shape):

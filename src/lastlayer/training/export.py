@@ -12,7 +12,7 @@ import logging
 import math
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,13 @@ ONNX_WEIGHTS = "model.onnx.data"  # beside it: the weights of a larger model
 AGREEMENT = 1e-4  # how far ONNX Runtime may be from torch, relative to the largest logit
 
 
-def export(run: str | Path | RunFolder, out: str | Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+def export(
+    run: str | Path | RunFolder,
+    out: str | Path,
+    formats: Sequence[str] = FORMATS,
+    *,
+    trust: Collection[str] = (),
+) -> list[Path]:
     """Write the model of a finished run for use without this library.
 
     - model.safetensors: the weights, named normalize.*, backbone.* and head.*
@@ -48,6 +54,7 @@ def export(run: str | Path | RunFolder, out: str | Path, formats: Sequence[str] 
         run: the run's folder.
         out: folder to write to; it is made if it is missing.
         formats: safetensors, onnx or both.
+        trust: modules of your own model, loss or head that the run may name.
 
     Returns:
         The files written, config.json last.
@@ -66,7 +73,7 @@ def export(run: str | Path | RunFolder, out: str | Path, formats: Sequence[str] 
             raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {name!r}{nearest(name, FORMATS)}")
     if "onnx" in formats:
         _require_onnx()
-    loaded = load(run)
+    loaded = load(run, trust=trust)
     contents: dict[str, bytes] = {}
     if "safetensors" in formats:
         contents["model.safetensors"] = as_safetensors(loaded.network.state_dict())

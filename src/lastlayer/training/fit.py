@@ -9,7 +9,7 @@ import contextlib
 import functools
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lastlayer.data import Dataset, Split
 from lastlayer.runs import RunFolder
-from lastlayer.training.build import LOSS, Network, build, changed_code, code_of
+from lastlayer.training.build import LOSS, Network, build, changed_code, code_of, own_modules
 from lastlayer.training.check import check_inputs
 from lastlayer.training.engine import evaluate
 from lastlayer.training.engine.checkpoint import Logger, Saver, make_logger
@@ -61,6 +61,7 @@ def fit(
     tensorboard: str | Path | None = None,
     prepare: Prepare | None = None,
     ranks: Ranks | None = None,
+    trust: Collection[str] = (),
 ) -> Generator[Progress, None, dict[str, Any]]:
     """Train and measure one trial. If a run folder holds a part of it, go on from there.
 
@@ -76,6 +77,7 @@ def fit(
         prepare: called once before the first step with the state and the batches. It returns a function that takes a
             step, to make steps faster.
         ranks: the processes that share the trial with this one. The first of them writes the run folder.
+        trust: modules that the run of the teacher may name. Those that the trial itself names are trusted.
 
     Raises:
         DivergedError: if the loss becomes NaN. The run has then failed, and keeps its last checkpoint.
@@ -99,7 +101,7 @@ def fit(
         try:
             with make_logger(tensorboard, trial) as log, Saver(folder, torch.device(device)) as saver:
                 given = load_data(trial.data, data_root) if dataset is None else dataset
-                state, feed = begin(trial, given, device, _load_teacher(trial, runs), ranks)
+                state, feed = begin(trial, given, device, _load_teacher(trial, runs, trust), ranks)
                 if saved is None and folder is not None:
                     saved = folder.load_checkpoint(device)
                 where = "the run" if folder is None else str(folder.path)
@@ -316,12 +318,13 @@ def _result(
     return result
 
 
-def _load_teacher(trial: Trial, runs: Path | None) -> Network | None:
+def _load_teacher(trial: Trial, runs: Path | None, trust: Collection[str]) -> Network | None:
     """The teacher's network: from a run's folder, or from the run of that name beside this one."""
     if trial.teacher is None:
         return None
     beside = None if runs is None else runs / trial.teacher
-    return load(beside if beside is not None and beside.exists() else trial.teacher).network
+    folder = beside if beside is not None and beside.exists() else trial.teacher
+    return load(folder, trust=[*own_modules(trial), *trust]).network
 
 
 def _reason(error: Exception) -> dict[str, Any]:

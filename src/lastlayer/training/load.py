@@ -5,6 +5,7 @@ Tests: tests/training/test_load.py.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lastlayer import losses
+from lastlayer._core.registry import names_from
 from lastlayer.runs import RunFolder
 from lastlayer.training.build import LOSS, Network, build
 from lastlayer.training.facts import Facts
@@ -82,15 +84,19 @@ class Loaded:
         return [self.class_names[k] for k in probabilities.argmax(1).tolist()]
 
 
-def load(run: str | Path | RunFolder, device: torch.device | str = "cpu") -> Loaded:
+def load(run: str | Path | RunFolder, device: torch.device | str = "cpu", *, trust: Collection[str] = ()) -> Loaded:
     """Load the model, the preprocessing and the class names of a finished run.
+
+    No code that the run names is imported or called, unless it is part of this library or you trust its module.
 
     Args:
         run: the run's folder.
         device: where to put the network.
+        trust: modules of your own model, loss or head, such as ["my_package.nets"].
 
     Raises:
         FileNotFoundError: if the run is not done.
+        UntrustedError: if the run names code that is not trusted. It is a ValueError.
         ValueError: if the weights do not fit the model because its code has changed.
         DamagedFileError: if a file does not have the checksum that was noted for it.
     """
@@ -99,7 +105,8 @@ def load(run: str | Path | RunFolder, device: torch.device | str = "cpu") -> Loa
     trial, facts = Trial.from_dict(result["trial"]), Facts.from_dict(result["data"])
     # the weights come from the run: none are downloaded
     built = trial.with_settings({"model.pretrained": False}) if "pretrained" in trial.model.options else trial
-    network, loss = build(built, facts)
+    with names_from(str(folder.path), trust):
+        network, loss = build(built, facts)
     weights = folder.tensors("weights")
     remembered = {name.removeprefix(LOSS): weights.pop(name) for name in list(weights) if name.startswith(LOSS)}
     try:
