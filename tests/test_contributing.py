@@ -1,9 +1,13 @@
 """The examples of CONTRIBUTING.md and of docs/losses.md run, and the table of parts is the one that is enforced."""
 
+import ast
 import copy
 import doctest
 import importlib
+import os
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -69,6 +73,44 @@ def test_an_example_is_complete_and_does_what_its_lines_say(title, tmp_path, mon
     results = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test)
     assert results.attempted > 0
     assert results.failed == 0
+
+
+def test_the_examples_work_in_the_folders_they_belong_to(tmp_path):
+    """In a copy of the package. A file may not import what its own part has not made yet."""
+    folders = {"head": "heads", "model": "models", "data set": "data/readers", "runner": "runners"}
+    package = tmp_path / "lastlayer"
+    shutil.copytree(ROOT / "src" / "lastlayer", package, ignore=shutil.ignore_patterns("__pycache__"))
+    for title, folder in folders.items():
+        (package / folder / "example.py").write_text(sections()[title][0], encoding="utf-8")
+    (loss,) = (code for code in code_blocks(LOSSES_PAGE) if "@register" in code)
+    (package / "losses" / "example.py").write_text(loss, encoding="utf-8")
+    code = """
+from lastlayer import data, heads, losses, models, runners
+from lastlayer._core.registry import import_all
+from lastlayer.runners.protocol import RUNNERS
+import_all(runners)
+print("centered" in heads.available(), "shallow" in models.available(), "half-circles" in data.available())
+print("poly1" in losses.available(), "backwards" in RUNNERS)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["True"] * 5, done.stderr
+
+
+def named_places() -> list[str]:
+    """The functions and classes that the tables of the two ways name, as file:name."""
+    ways = PAGE.partition("## The way of a batch")[2].partition("## Tests")[0]
+    return re.findall(r"`([\w/]+\.py:[\w.]+)`", ways)
+
+
+@pytest.mark.parametrize("place", named_places())
+def test_a_hop_of_the_two_ways_is_there(place):
+    file, _, dotted = place.partition(":")
+    nodes: list[ast.stmt] = ast.parse((ROOT / "src" / "lastlayer" / file).read_text(encoding="utf-8")).body
+    for name in dotted.split("."):
+        named = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name]
+        assert named, f"CONTRIBUTING.md names {place}, which is not there"
+        nodes = named[0].body
 
 
 def test_there_is_an_example_of_each_kind_of_part():

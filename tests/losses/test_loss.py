@@ -18,10 +18,11 @@ from lastlayer import heads, losses
 
 from .cases import COUNTS, NOISE, PER_SAMPLE, K, identity
 
-NAMES = [
+OF_THE_CONTRACT = [
     "ce", "ls", "focal", "mse", "bce", "sln", "ln", "max-margin", "self-norm", "nce", "batch-ce", "batch-max-margin",
     "soft-margin", "large-margin", "arc-margin", "logit-adjusted", "kd", "fn-kd",
 ]  # fmt: skip
+NAMES = losses.available()
 FUNCTIONS = {
     "ce": "cross_entropy", "ls": "cross_entropy", "bce": "binary_cross_entropy", "sln": "soft_logit_norm",
     "ln": "logit_norm", "batch-ce": "batch_cross_entropy", "kd": "distillation", "fn-kd": "feature_norm_distillation",
@@ -50,9 +51,9 @@ def required(name):
     return {"counts": COUNTS} if name == "logit-adjusted" else {}
 
 
-def test_names_are_those_of_the_contract():
-    assert set(losses.available()) == set(NAMES)
-    assert losses.available() == sorted(NAMES)
+def test_the_names_of_the_contract_are_there():
+    assert set(OF_THE_CONTRACT) <= set(losses.available())
+    assert losses.available() == sorted(losses.available())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -163,7 +164,7 @@ class TestMistakes:
         assert losses.entry("ce").module is losses.CrossEntropyLoss
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OF_THE_CONTRACT)
 def test_a_setting_changed_later_takes_effect(name):
     loss = losses.create(name, **required(name))
     changed = {"ce": "temperature", "ls": "label_smoothing", "fn-kd": "beta", "bce": "label_smoothing", "ln": "tau"}

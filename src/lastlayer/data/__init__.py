@@ -1,8 +1,9 @@
 """Data sets as tensors: `load` by name or path, splits, synthetic sets, augmentation on the device."""
 
 from lastlayer._core.files import default_root
+from lastlayer._core.registry import import_all
 
-from . import readers  # noqa: F401  registers the data sets
+from . import readers
 from .augment import Normalize, augment, cutmix, horizontal_flip, mix, mixup, normalize, pad_crop, rotate
 from .dataset import Dataset, Split, TextDataset, TextSplit, statistics
 from .files import CorruptFileError, DownloadError, Remote, download
@@ -62,3 +63,5 @@ __all__ = [
     "subset",
     "tokenise",
 ]
+
+import_all(readers)  # each file registers its data sets; it may import the names above

@@ -163,7 +163,7 @@ def class_of(name: str) -> type[Head]:
         return _registry.get(name)
     found = find(*path, f"head {name!r}")
     if not (isinstance(found, type) and issubclass(found, Head)):
-        raise ValueError(f"head {name!r} is not a class derived from lastlayer.heads.Head (docs/heads.md shows one)")
+        raise ValueError(f"head {name!r} is not a class derived from lastlayer.heads.Head (CONTRIBUTING.md shows one)")
     return found
 
 

@@ -1,7 +1,1 @@
-"""Readers of data sets: one file per format or family. Importing this package registers every named data set."""
-
-import sys
-
-from lastlayer._core.registry import import_all
-
-import_all(sys.modules[__name__])
+"""Readers of data sets: one file per format or family. `lastlayer.data` imports them all."""
