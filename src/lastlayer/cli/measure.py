@@ -68,11 +68,14 @@ def measure(
     JSON: {"snapshots": [{"file", "samples", "classes", "measures": {name: number}}]}; a number that is NaN or
     infinite is null. If a file cannot be read or measured, the command ends with one line and exit code 2.
     """
+    for file in files:
+        if not file.exists():
+            raise FileNotFoundError(f"{file}: no such file")
+    if plot is not None:
+        check_writable("--plot", plot)
     from lastlayer._core.precision import full_precision
     from lastlayer.measures import evaluate
 
-    if plot is not None:
-        check_writable("--plot", plot)
     snapshots = []
     for file in files:
         arrays, ignored = _load(file)

@@ -41,13 +41,13 @@ def report(
     files, the newest one says which runs to take; if that one names a single trial, all runs are taken. Runs that
     failed, were interrupted or are missing are always listed. Nothing is trained or changed.
     """
-    from lastlayer import reports
-    from lastlayer.runs import is_run
-
     where = runs or [Path("runs")]
     for path in where:
         if not path.exists():
             raise FileNotFoundError(f"there is no folder {path}")
+    from lastlayer import reports
+    from lastlayer.runs import is_run
+
     if csv is not None:
         check_writable("--csv", csv)
     if out is not None and out.resolve().parent.exists():  # otherwise its folder is made

@@ -35,10 +35,10 @@ def status(
     JSON: {"root", "counts": {status: number}, "runs": [{"identity", "status", "data", "model", "head", "loss", "seed",
     "epoch", "epochs", "reason", "comparisons"}], "comparisons": [{"file", "title", "command", "counts"}]}.
     """
-    from lastlayer.runs import survey
-
     if not root.is_dir():
         stop("status", f"{root}: no such folder; `lastlayer compare` makes one")
+    from lastlayer.runs import survey
+
     found = described(survey(root))
     if as_json:
         typer.echo(json.dumps({"root": str(root), **found}, indent=2))
