@@ -62,7 +62,7 @@ def test_classes_are_thinned_if_all_would_take_too_long(monkeypatch: pytest.Monk
     """The budget is a constant of the machine, so a test sets a smaller one."""
     logits, target = scores(60, 6)
     counts = resample_counts(60, 5)
-    monkeypatch.setattr(resampling, "WORK", 2 * counts.numel())
+    monkeypatch.setattr(resampling, "WORK", 2 * counts.numel() * 10)
     rows = drawn(counts)[0]
     per_class = tasks.single_logit(logits[rows], target[rows]).auprc_per_class
     assert resampled_auprc(logits, target, counts)[0].item() == pytest.approx(per_class[[0, 5]].mean().item())

@@ -197,6 +197,10 @@ class Loss(nn.Module):
         scores = self.scores(logits)
         return F.softmax(scores, dim=min(1, scores.dim() - 1))
 
+    def posterior(self, logits: Tensor) -> Tensor:
+        """The probabilities of the classes if each sample has exactly one: they sum to 1."""
+        return self.probabilities(logits)
+
     def probability_formula(self) -> str:
         """The formula that turns logits z into probabilities, written so that one can compute it without lastlayer.
 

@@ -5,6 +5,7 @@ metrics.jsonl          one line per epoch, appended and flushed to disk
 checkpoint-NNNN.pt     the last two, each behind its checksum; they stay when the run is done
 snapshots.safetensors  features after some of the epochs, for pictures
 weights.safetensors    the trained network; its checksum is in result.json
+rows.safetensors       labels and decisions of the test samples, and what else shows how sure the result is
 result.json            what came out; it is written last, so a run that has it is done
 failure.json           why the run stopped, if it failed
 lock                   held while a process works on the run
@@ -112,16 +113,23 @@ class RunFolder:
                 lines.append(json.loads(line))
         return [line for line in lines if isinstance(line, dict) and "epoch" in line]
 
-    def tensors(self, name: Literal["weights", "snapshots"]) -> dict[str, Tensor]:
-        """The tensors of weights.safetensors or snapshots.safetensors, checked against the result.
+    def tensors(self, name: Literal["weights", "snapshots", "rows"]) -> dict[str, Tensor]:
+        """The tensors of one of the .safetensors files, checked against the result.
 
         They are mapped from the file. If you need them after the file is gone, copy them. Writing to them does not
         change the file.
+
+        Raises:
+            FileNotFoundError: if the file is gone, or the run is from before runs had this file.
+            DamagedFileError: if the file was altered.
         """
         from safetensors.torch import load_file
 
         path = self.path / f"{name}.safetensors"
-        check_file(path, self.result()["files"][path.name])
+        files = self.result()["files"]
+        if path.name not in files:
+            raise FileNotFoundError(f"{self.path} has no {path.name}: it was trained before runs had this file")
+        check_file(path, files[path.name])
         tensors: dict[str, Tensor] = load_file(path)
         return tensors
 
@@ -220,10 +228,21 @@ class RunFolder:
             return state
         return None
 
-    def finish(self, result: Mapping[str, Any], weights: Mapping[str, Tensor], snapshots: Mapping[str, Tensor]) -> None:
-        """Write weights and snapshots, then the result, which makes the run done. The last two checkpoints stay."""
+    def finish(
+        self,
+        result: Mapping[str, Any],
+        weights: Mapping[str, Tensor],
+        snapshots: Mapping[str, Tensor],
+        rows: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Write weights, snapshots and rows, then the result, which makes the run done.
+
+        The last two checkpoints stay.
+        """
         files = {}
-        for name, tensors in (("weights", weights), ("snapshots", snapshots)):
+        for name, tensors in (("weights", weights), ("snapshots", snapshots), ("rows", rows)):
+            if tensors is None:
+                continue
             content = as_safetensors(tensors)
             write_atomically(self.path / f"{name}.safetensors", content)
             files[f"{name}.safetensors"] = sha256(content)

@@ -1,7 +1,7 @@
 """Measures on resampled rows: how far a measure varies with the test set, if it is no mean of rows.
 
-Rows are drawn again with replacement. A resample counts how often each row was drawn, so every measure sorts its scores
-once and then weights them, for all resamples together.
+Rows are drawn again with replacement. A resample counts how often each row was drawn, so every measure compares its
+scores once and then weights them, for all resamples together.
 """
 
 import torch
@@ -10,8 +10,8 @@ from torch import Tensor
 from lastlayer.tasks.accuracies import correct
 from lastlayer.tasks.inputs import check_pair
 
-WORK = 400_000_000  # weighted scores per measure, which bounds its time to a few seconds on a CPU
-_BLOCK = 1 << 22  # weighted scores at once
+WORK = 10_000_000_000  # pairs of rows over all resamples, which bounds the time to a few seconds on a CPU
+_BLOCK = 1 << 22  # pairs of rows at once
 
 
 def resample_counts(rows: int, draws: int, seed: int = 0) -> Tensor:
@@ -52,25 +52,24 @@ def resampled_auprc(logits: Tensor, target: Tensor, counts: Tensor) -> Tensor:
         tensor([0.9167], dtype=torch.float64)
     """
     logits, target = check_pair(logits, target, "logits")
-    counts = counts.to(logits.device, torch.float64)
+    counts = counts.to(logits.device, torch.float32)  # sums of them are exact up to 2^24 rows
     present = torch.unique(target)
-    most = max(1, WORK // counts.numel())
+    most = max(1, WORK * len(present) // (counts.numel() * len(target)))
     chosen = present[torch.linspace(0, len(present) - 1, min(len(present), most), device=present.device).long()]
-    total, found = counts.new_zeros(len(counts)), counts.new_zeros(len(counts))
-    for label in chosen.tolist():
-        score, order = logits[:, label].sort(descending=True)
-        last_of_tie = torch.ones_like(score, dtype=torch.bool)
-        last_of_tie[:-1] = score[1:] != score[:-1]
-        positive = (target[order] == label).double()
-        for rows in torch.split(torch.arange(len(counts)), max(1, _BLOCK // len(score))):
-            weight = counts[rows][:, order]  # (b, N)
-            all_ = weight.cumsum(1)[:, last_of_tie]
-            true = (weight * positive).cumsum(1)[:, last_of_tie]
-            gained = torch.diff(true, dim=1, prepend=true.new_zeros(len(true), 1))
-            precision = (gained * true / all_.clamp(min=1)).sum(1) / true[:, -1].clamp(min=1)
-            total[rows] += precision
-            found[rows] += true[:, -1] > 0
-    return total / found
+    order = target.argsort(stable=True)
+    order = order[torch.isin(target[order], chosen)]  # the positives, class by class
+    label = target[order]
+    gained = torch.zeros(len(counts), len(chosen), dtype=torch.float64, device=logits.device)
+    positives = torch.zeros_like(gained)
+    for own, k in zip(*(torch.split(part, max(1, _BLOCK // len(target))) for part in (order, label)), strict=True):
+        reached = logits[:, k] >= logits[own, k]  # (N, P) which rows score no less than each positive
+        alike = order[torch.searchsorted(label, k[:1]) : torch.searchsorted(label, k[-1:], right=True)]
+        true = counts[:, alike] @ (reached[alike] & (target[alike, None] == k)).float()  # (B, P)
+        precision = true.double() / (counts @ reached.float()).clamp(min=1)
+        place = torch.searchsorted(chosen, k)
+        gained.index_add_(1, place, precision * counts[:, own])
+        positives.index_add_(1, place, counts[:, own].double())
+    return (gained / positives).nanmean(1)  # 0 / 0 is NaN, which the mean skips
 
 
 def resampled_ece(probabilities: Tensor, target: Tensor, counts: Tensor, *, bins: int = 15) -> Tensor:

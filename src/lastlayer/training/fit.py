@@ -24,6 +24,7 @@ from lastlayer.training.check import check_inputs
 from lastlayer.training.engine import evaluate
 from lastlayer.training.engine.checkpoint import Logger, Saver, make_logger
 from lastlayer.training.engine.evaluate import Outputs
+from lastlayer.training.engine.evidence import evidence
 from lastlayer.training.engine.feed import Feed
 from lastlayer.training.engine.ranks import Ranks
 from lastlayer.training.engine.state import DivergedError, State
@@ -181,6 +182,7 @@ def _fit(
     pictured_after = evaluate.snapshot_epochs(measured_after)
     chosen = evaluate.snapshot_samples(feed.dataset.test, state.facts.num_classes)
     history, pictures = list(past["history"]), list(past["snapshots"])
+    last: Outputs | None = None  # of the test samples, after the last epoch
     began = time.perf_counter() - past["seconds"]
     if folder is not None:
         folder.keep_metrics_before(past["epoch"] + 1)
@@ -189,7 +191,8 @@ def _fit(
         if state.epoch and feed.dataset.validation is not None:
             line["validation"] = {"accuracy": (yield from _validate(state, feed.dataset.validation))}
         if state.epoch in measured_after and state.epoch not in {entry["epoch"] for entry in history}:
-            line["train"], line["test"], picture = yield from _measure(state, feed.dataset, chosen)
+            line["train"], line["test"], picture, made = yield from _measure(state, feed.dataset, chosen)
+            last = made if state.epoch == epochs else None
             history.append(dict(line))
             if state.epoch in pictured_after:
                 pictures = [*map(evaluate.compact, pictures), picture]
@@ -214,10 +217,13 @@ def _fit(
     result = yield from _result(state, feed.dataset, history, time.perf_counter() - began)
     if folder is None:
         return result
+    if last is None:  # they were measured before the run was interrupted
+        last = yield from _read_test(state, feed.dataset)
     remembered = state.loss.state_dict().items()  # a loss of the user's own may remember more than tensors
     weights = state.network.state_dict()
     weights |= {f"{LOSS}{name}": value for name, value in remembered if isinstance(value, Tensor)}
-    folder.finish(result, weights, evaluate.finished_snapshots(sorted(pictured_after), pictures))
+    shown = evaluate.finished_snapshots(sorted(pictured_after), pictures)
+    folder.finish(result, weights, shown, evidence(state.loss, last))
     return folder.result()
 
 
@@ -253,10 +259,18 @@ def _until_finished(state: State, progress: Progress) -> Iterator[Progress]:
             yield progress
 
 
-def _read(state: State, split: Split, network: Network | None = None) -> Generator[Progress, None, Outputs]:
-    """What the network, or another one, makes of a split, yielding before each batch."""
+def _read(state: State, split: Split) -> Generator[Progress, None, Outputs]:
+    """What the network makes of a split, yielding before each batch."""
     progress = _progress(state, measuring=True)
-    made = yield from evaluate.read(state.network if network is None else network, split, progress)
+    made = yield from evaluate.read(state.network, split, progress)
+    yield from _until_finished(state, progress)
+    return made
+
+
+def _read_test(state: State, dataset: Dataset, network: Network | None = None) -> Generator[Progress, None, Outputs]:
+    """What the network, or another one, makes of the test samples and of those of unknown classes."""
+    progress = _progress(state, measuring=True)
+    made = yield from evaluate.read_test(state.network if network is None else network, dataset, progress)
     yield from _until_finished(state, progress)
     return made
 
@@ -264,19 +278,16 @@ def _read(state: State, split: Split, network: Network | None = None) -> Generat
 def _validate(state: State, validation: Split) -> Generator[Progress, None, float]:
     """Validation accuracy now. The network is kept if it is the best so far."""
     made = yield from _read(state, validation)
-    accuracy = made.accuracy
-    if accuracy is None:
-        accuracy = float((made.logits.argmax(1) == made.target).double().mean())
-    state.keep_if_best(accuracy)
-    return accuracy
+    state.keep_if_best(made.accuracy)
+    return made.accuracy
 
 
 def _measure(
     state: State, dataset: Dataset, chosen: Tensor
-) -> Generator[Progress, None, tuple[dict[str, float], dict[str, float], dict[str, Tensor]]]:
-    """Measures on training and test samples, and a picture of the test samples chosen."""
+) -> Generator[Progress, None, tuple[dict[str, float], dict[str, float], dict[str, Tensor], Outputs]]:
+    """Measures on training and test samples, a picture of the test samples chosen, and what was made of all of them."""
     train = yield from _read(state, dataset.train)
-    test = yield from _read(state, dataset.test)
+    test = yield from _read_test(state, dataset)
     for part, made in (("training", train), ("test", test)):
         if not bool(made.logits.isfinite().all()):
             what = f"the logits of the {part} samples are not finite in evaluation mode after the update"
@@ -285,6 +296,7 @@ def _measure(
         evaluate.measure(state.network, state.loss, dataset, train, on_test=False),
         evaluate.measure(state.network, state.loss, dataset, test, on_test=True),
         evaluate.snapshot(test, chosen),
+        test,
     )
 
 
@@ -309,7 +321,7 @@ def _result(
     if state.best is not None:
         best = build(trial, state.facts)[0].to(state.device)
         best.load_state_dict(state.best["network"])
-        made = yield from _read(state, dataset.test, best)
+        made = yield from _read_test(state, dataset, best)
         result["best"] = {
             "epoch": state.best["epoch"],
             "validation_accuracy": state.best["accuracy"],

@@ -161,5 +161,5 @@ def on_training_samples(done: Done, placement: Placement) -> Iterator[Finished]:
         if read is None or read[0] != loaded.trial.data:
             read = loaded.trial.data, load_data(loaded.trial.data, placement.data_root).train
         made = outputs(loaded.network, read[1])
-        train = Outputs(made.features.cpu(), made.logits.cpu(), made.target.cpu(), made.accuracy)
+        train = Outputs(made.features.cpu(), made.logits.cpu(), made.target.cpu())
         yield Finished(labels, seed, loaded.trial, train)

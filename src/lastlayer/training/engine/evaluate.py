@@ -6,6 +6,7 @@ Tests: tests/training/engine/test_evaluate.py.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -36,10 +37,28 @@ LARGEST_CPU_INPUTS = 100 * 3 * 32**2
 class Outputs:
     """Features and logits of a split, or of its `measured_part` if all logits would not fit in memory."""
 
-    features: Tensor  # (N, d)
-    logits: Tensor  # (N, K)
-    target: Tensor  # (N,)
-    accuracy: float | None = None  # on the whole split, if the tensors are of a part of it
+    features: Tensor  # (M, d)
+    logits: Tensor  # (M, K)
+    target: Tensor  # (M,)
+    rows: Tensor | None = None  # (M,) which samples these are, if not all of the split
+    decided: Tensor | None = None  # (N,) the decision for every sample, if `rows` are not all
+    labels: Tensor | None = None  # (N,) the label of every sample, if `rows` are not all
+    unknown: Outputs | None = None  # of the samples of unknown classes, if the split has such
+
+    @property
+    def decision(self) -> Tensor:
+        """The decision for every sample of the split, (N,)."""
+        return self.logits.argmax(1) if self.decided is None else self.decided
+
+    @property
+    def label(self) -> Tensor:
+        """The label of every sample of the split, (N,)."""
+        return self.target if self.labels is None else self.labels
+
+    @property
+    def accuracy(self) -> float:
+        """On every sample of the split."""
+        return float((self.decision == self.label).double().mean())
 
 
 @contextlib.contextmanager
@@ -57,11 +76,14 @@ def evaluation(network: Network) -> Iterator[None]:
 def measured_part(split: Split, num_classes: int) -> Split:
     """The split, or an even share of each of its classes if the whole has more than LARGEST_LOGITS logits."""
     rows = facts.measured_rows(len(split), num_classes)
-    if rows == len(split):
-        return split
-    by_class = torch.argsort(split.target, stable=True)
-    even = torch.arange(rows, device=by_class.device) * len(split) // rows
-    return split.select(by_class[even].sort().values)
+    return split if rows == len(split) else split.select(even_share(split.target, rows))
+
+
+def even_share(target: Tensor, rows: int) -> Tensor:
+    """So many rows in increasing order, an even share of each class."""
+    by_class = torch.argsort(target, stable=True)
+    even = torch.arange(rows, device=by_class.device) * len(target) // rows
+    return by_class[even].sort().values
 
 
 def outputs(network: Network, split: Split) -> Outputs:
@@ -83,11 +105,21 @@ def read(network: Network, split: Split, progress: T) -> Generator[T, None, Outp
     """What `outputs` returns. Yields `progress` before each batch, so that others can use the device in between."""
     part = measured_part(split, network.head.num_classes)
     features, logits = yield from _read(network, part, progress, lambda head, x: (head.features(x), head(x)))
-    accuracy = None
-    if part is not split:
-        (decided,) = yield from _read(network, split, progress, lambda head, x: (head(x).argmax(1),))
-        accuracy = float((decided == split.target.to(decided.device)).double().mean())
-    return Outputs(features, logits, part.target.to(logits.device), accuracy)
+    made = Outputs(features, logits, part.target.to(logits.device))
+    if part is split:
+        return made
+    (decided,) = yield from _read(network, split, progress, lambda head, x: (head(x).argmax(1),))
+    rows = even_share(split.target, len(part))
+    return dataclasses.replace(made, rows=rows, decided=decided, labels=split.target.to(decided.device))
+
+
+def read_test(network: Network, dataset: Dataset, progress: T) -> Generator[T, None, Outputs]:
+    """What `outputs` returns for the test split, and for the samples of unknown classes if there are any."""
+    made = yield from read(network, dataset.test, progress)
+    if dataset.unknown is None:
+        return made
+    unknown = yield from read(network, dataset.unknown, progress)
+    return dataclasses.replace(made, unknown=unknown)
 
 
 def _read(
@@ -120,12 +152,19 @@ def _channel_by_channel(backbone: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs, *, on_test: bool) -> dict[str, float]:
-    """Every measure of a split. The test split also has those of open sets and long tails, if the data have them."""
+    """Every measure of a split. The test split also has those of open sets and long tails, if the data have them.
+
+    Args:
+        network, loss: as trained.
+        dataset: of the split.
+        made: of the split; that of the test split by `read_test`.
+        on_test: whether it is the test split.
+    """
     with evaluation(network):
         weight, bias = network.head.linear()
         logits, unknown = made.logits, None
-        if on_test and dataset.unknown is not None:
-            unknown = outputs(network, dataset.unknown).logits
+        if made.unknown is not None:
+            unknown = made.unknown.logits
             logits = logits.double()  # in float32 many probabilities near 1 would be equal
         tailed = on_test and dataset.imbalance is not None
         counts = dataset.train_counts.to(made.logits.device) if tailed else None
@@ -140,7 +179,7 @@ def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs
             unknown_probabilities=None if unknown is None else loss.probabilities(unknown.double()),
             train_counts=counts,
         )
-    return values if made.accuracy is None else {**values, "accuracy": made.accuracy}
+    return values if made.rows is None else {**values, "accuracy": made.accuracy}
 
 
 def evaluation_epochs(epochs: int, evaluations: int) -> set[int]:
