@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from lastlayer._core.files import write_json
+from lastlayer._core.files import as_safetensors, write_json
 from lastlayer.runs import RunFolder
 
 MEASURED = ("accuracy", "nc1", "nc2", "nc3", "compactness", "separability", "intra_inter_ratio", "auprc",
@@ -79,14 +79,39 @@ def snapshots(classes, epochs=(0, 5, 10), samples=500, dim=8, seed=0, most_cosin
     return made
 
 
-def done(root, content, *, classes=("0", "1", "2"), epochs=(0, 5, 10), samples=60, most_cosines=200, **options) -> Path:
-    """A finished run."""
+def rows(logits: torch.Tensor, target: torch.Tensor, shown=3) -> dict[str, torch.Tensor]:
+    """What a run keeps of its test rows, with histograms of the first few logits."""
+    own = [(column[target == k], column[target != k], column) for k, column in enumerate(logits.T[:shown].float())]
+    return {
+        "target": target.int(),
+        "decision": logits.argmax(1).int(),
+        "log_loss": torch.nn.functional.cross_entropy(logits.float(), target.long(), reduction="none"),
+        "logit_classes": torch.arange(len(own)).int(),
+        "logit_range": torch.stack([torch.stack([every.min(), every.max()]) for _, _, every in own]),
+        "logit_true": torch.stack([torch.histc(true, 80, every.min(), every.max()) for true, _, every in own]),
+        "logit_false": torch.stack([torch.histc(false, 80, every.min(), every.max()) for _, false, every in own]),
+    }
+
+
+def done(
+    root, content, *, classes=("0", "1", "2"), epochs=(0, 5, 10), samples=60, most_cosines=200, rows=None, counts=None,
+    **options,
+) -> Path:  # fmt: skip
+    """A finished run. With `rows`, one that keeps its test rows."""
     folder = RunFolder(Path(root) / identity(content))
     folder.start(content)
     folder.append_metrics({"epoch": epochs[-1]})  # a line for each epoch would only wait for the disk
     made = result(content, classes=classes, epochs=epochs, **options)
     shown = snapshots(len(classes), epochs, samples, seed=content["seed"], most_cosines=most_cosines)
+    if counts is not None:
+        made["data"] = {**made["data"], "counts": list(counts)}
     folder.finish(made, {"w": torch.zeros(1)}, shown)
+    if rows is not None:
+        content = as_safetensors(rows)
+        (folder.path / "rows.safetensors").write_bytes(content)
+        kept = folder.result()
+        kept["files"]["rows.safetensors"] = hashlib.sha256(content).hexdigest()
+        write_json(folder.path / "result.json", kept)
     return folder.path
 
 

@@ -79,6 +79,7 @@ class BinaryCrossEntropyLoss(Loss):
     """`binary_cross_entropy` as a Module; `bce` by name. Its probabilities are sigmoids, one per class."""
 
     function = staticmethod(binary_cross_entropy)
+    complexity = 1
     row_form = RowForm(Kind.BINARY, lambda o, K: (1.0, 0.0, 1.0, 0.0))
     class_form = BinaryForm()
     aligned = True

@@ -98,6 +98,7 @@ class CrossEntropyLoss(Loss):
     """`cross_entropy` as a Module; `ce` by name, `ls` with label_smoothing=0.1."""
 
     function = staticmethod(cross_entropy)
+    complexity = 0
     row_form = RowForm(Kind.SOFTMAX, lambda o, K: (1 / o["temperature"], 0.0, o["label_smoothing"]), smooths=True)
     class_form = SoftmaxForm(temperature="temperature", learnable=("temperature",))
     temperature: float

@@ -61,6 +61,8 @@ class Loss(nn.Module):
         needed_head: the head that the loss needs; None if any head will do.
         couples_batch: whether the loss compares samples of a batch with each other.
         aligned: whether a small enough loss implies logit separation (Keren et al., 2018).
+        complexity: 0 for cross-entropy, 1 for another loss without settings of its own, 2 for one with settings. If
+            losses do equally well, the simplest is recommended.
         learning_rate, weight_decay: where to start a search with SGD and momentum 0.9.
         probe_rate: the learning rate of AdamW for a linear head on fixed features. It is the one that did best on
             Gaussian classes, 20,000 rows of 100 classes and 100,000 rows of 1,000.
@@ -76,6 +78,7 @@ class Loss(nn.Module):
     needed_head: ClassVar[NeededHead | None] = None
     couples_batch: ClassVar[bool] = False
     aligned: ClassVar[bool] = False
+    complexity: ClassVar[int] = 2
     learning_rate: ClassVar[float] = 0.1
     weight_decay: ClassVar[float] = 1e-4
     probe_rate: ClassVar[float] = 0.01

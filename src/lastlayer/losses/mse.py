@@ -55,6 +55,7 @@ class MseLoss(Loss):
     """`mse` as a Module; `mse` by name."""
 
     function = staticmethod(mse)
+    complexity = 1
     row_form = RowForm(Kind.SQUARES, lambda o, K: (1.0, o["kappa"], o["beta"]))
     class_form = SquaresForm()
     aligned = True

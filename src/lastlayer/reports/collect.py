@@ -26,7 +26,7 @@ class Run:
     trial: Mapping[str, Any]
     """As it was trained. If the folder does not say, as it was asked for. Empty if neither is known."""
     key: Mapping[str, Any]
-    """What the run is grouped by: the trial as it was asked for, without its seed."""
+    """What the run is grouped by: the trial as it was asked for, without its seed and the fold it is tested on."""
     result: Mapping[str, Any] | None = None
     """What came out, if the run is done."""
     problem: str = ""
@@ -50,6 +50,10 @@ class RunSet:
     """What the reader should know about the choice of runs."""
     ordered: bool = False
     """Whether the order of the runs means anything."""
+    goals: tuple[str, ...] = ()
+    """What the comparison was asked for; empty if it does not say."""
+    tuning: Mapping[str, Mapping[str, Any]] | None = None
+    """What was tuned for each loss, as `lastlayer.runs.Comparison` says it; None if it is not known."""
 
 
 def load(where: str | Path | Iterable[str | Path], comparison: str | Path | None = None) -> RunSet:
@@ -125,11 +129,21 @@ def _of_comparison(file: Path, others: int = 0) -> RunSet:
         others_are = "1 other run in {} does" if strangers == 1 else f"{strangers} other runs in {{}} do"
         notes.append(f"{others_are.format(file.parent)} not belong to this comparison.")
     runs = [_seen(look(file.parent / identity, asked), asked) for identity, asked in found.trials.items()]
-    return RunSet(_without_repeats(runs), found.title, found.command, tuple(notes), ordered=True)
+    return RunSet(
+        _without_repeats(runs),
+        found.title,
+        found.command,
+        tuple(notes),
+        ordered=True,
+        goals=found.goals,
+        tuning=found.tuning,
+    )
 
 
 def _seen(run: RunState, asked: Mapping[str, Any] | None = None) -> Run:
     key = {name: value for name, value in (asked or run.trial).items() if name != "seed"}
+    if isinstance(key.get("data"), Mapping):  # each seed may be tested on another fold
+        key["data"] = {name: value for name, value in key["data"].items() if name != "fold"}
     return Run(run.path, run.state, run.trial, key, run.result, _problem(run))
 
 

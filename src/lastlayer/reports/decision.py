@@ -108,6 +108,9 @@ class Decision:
         seeds: runs of the loss that has fewest.
         rows: on which the runs were tested.
         spread: standard deviation over the noise of training, without the noise of the test set.
+        intervals: where the value of each loss lies with 95 % confidence, for each loss by itself. Losses share the
+            noise of the test set, so two of them may differ although their intervals overlap. With one seed per loss
+            nothing is known of the noise of training, and the intervals are those of the test set alone.
     """
 
     means: Mapping[str, float]
@@ -116,6 +119,7 @@ class Decision:
     seeds: int
     rows: int
     spread: float
+    intervals: Mapping[str, tuple[float, float]]
 
     @property
     def not_worse(self) -> list[str]:
@@ -188,7 +192,14 @@ def decide(
         )
     spread = math.sqrt(training.variance) if training.freedom else math.nan
     found = dict(zip(names, means.tolist(), strict=True))
-    return Decision(found, names[best], rivals, int(counts.min()), noise.rows, spread)
+    intervals = {}
+    for own, name in enumerate(names):
+        weights = (loss == own) / counts[own]
+        from_rows, share = float(weights @ noise.covariance @ weights), float(weights @ weights) + overlap
+        nu = _freedom(from_rows, share, training, noise.freedom) if training.freedom else noise.freedom
+        width = critical_value(1, nu) * math.sqrt(from_rows + share * training.variance)
+        intervals[name] = (found[name] - width, found[name] + width)
+    return Decision(found, names[best], rivals, int(counts.min()), noise.rows, spread, intervals)
 
 
 @dataclass(frozen=True)

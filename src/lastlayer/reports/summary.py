@@ -69,6 +69,10 @@ class Summary:
     notes: tuple[str, ...] = ()
     problems: tuple[Run, ...] = ()
     """Every run that is not done, with the reason and what to do."""
+    goals: tuple[str, ...] = ()
+    """What the comparison was asked for; empty if it does not say."""
+    tuning: Mapping[str, Mapping[str, Any]] | None = None
+    """What was tuned for each loss, as `lastlayer.runs.Comparison` says it; None if it is not known."""
 
     @property
     def finished(self) -> list[Group]:
@@ -144,7 +148,16 @@ def summarise(runs: RunSet) -> Summary:
             f"give the run folders of one, or a comparison file"
         )
     problems = tuple(run for run in runs.runs if run.status != "done")
-    return Summary(runs.title or _title(groups), runs.command, groups, _columns(groups), runs.notes, problems)
+    return Summary(
+        runs.title or _title(groups),
+        runs.command,
+        groups,
+        _columns(groups),
+        runs.notes,
+        problems,
+        runs.goals,
+        runs.tuning,
+    )
 
 
 def _grouped(runs: RunSet) -> tuple[Group, ...]:
