@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
+Given = TypeVar("Given")
 
 
 class Registry(Generic[T]):
@@ -41,6 +42,15 @@ class Registry(Generic[T]):
         if name in self._parts:
             raise ValueError(f"{self.kind} {name!r} is registered twice")
         self._parts[name] = part
+
+    def adding(self, name: str, part_of: Callable[[Any], T]) -> Callable[[Given], Given]:
+        """A decorator that registers what `part_of` makes of the class or function below it."""
+
+        def add(given: Given) -> Given:
+            self.add(name, part_of(given))
+            return given
+
+        return add
 
     def get(self, name: str, meant: str | None = None) -> T:
         """The part of that name.

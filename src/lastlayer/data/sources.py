@@ -116,12 +116,7 @@ def register(name: str, **facts: Any) -> Callable[[R], R]:
         >>> describe("two-points").options
         {'distance': 1.0}
     """
-
-    def add(reader: R) -> R:
-        _SOURCES.add(name, Source(name, reader, **facts))
-        return reader
-
-    return add
+    return _SOURCES.adding(name, lambda reader: Source(name, reader, **facts))
 
 
 @functools.cache

@@ -139,12 +139,7 @@ _Class = TypeVar("_Class", bound=type[Head])
 
 def register(name: str) -> Callable[[_Class], _Class]:
     """Class decorator that makes a head known to `create` under a name."""
-
-    def add(head: _Class) -> _Class:
-        _registry.add(name, head)
-        return head
-
-    return add
+    return _registry.adding(name, lambda head: head)
 
 
 def available() -> list[str]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from lastlayer._core.precision import at_least_float32
 from lastlayer.losses.forms import Kind, OthersForm, RowForm
 from lastlayer.losses.loss import Loss, NeededHead, register
-from lastlayer.losses.selection import Selection, evaluate
+from lastlayer.losses.selection import evaluate
 from lastlayer.losses.target import Target, check_range, read
 
 
@@ -32,10 +32,9 @@ def arc_margin(
     Args:
         cosines: (N, K), (N, K, ...) or (K,): the logits of a `NormalizedHead(scale=1.0, bias=False)`. If rounding made
             a value larger than 1 in size, it counts as 1.
-        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         margin: angle in radians, in [0, pi].
         scale: factor on the cosines, > 0.
-        weight, ignore_index, reduction, and the result: as in `cross_entropy`.
+        target, weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Degenerate cases: at a cosine of exactly 1 or -1 the angle has no derivative. There we use the gradient of
     cos(margin) c, which is finite.
@@ -52,11 +51,7 @@ def arc_margin(
     check_range("scale", scale, 0.0, open_low=True)
     problem = read(cosines, target, weight=weight, ignore_index=ignore_index, reduction=reduction, name="cosines")
     scores = scale * problem.logits
-
-    def loss(at: Selection) -> Tensor:
-        return at.cross_entropy(scores, scale * enlarge_angle(at(problem.logits), margin))
-
-    return evaluate(problem, loss)
+    return evaluate(problem, lambda at: at.cross_entropy(scores, scale * enlarge_angle(at(problem.logits), margin)))
 
 
 def enlarge_angle(cosine: Tensor, margin: Tensor | float) -> Tensor:

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lastlayer.losses.loss import Loss, register
-from lastlayer.losses.selection import Selection, evaluate
+from lastlayer.losses.selection import evaluate
 from lastlayer.losses.target import Target, check_range, read, read_scores
 
 
@@ -29,10 +29,9 @@ def distillation(
     Args:
         logits: the student's logits, (N, K), (N, K, ...) or (K,).
         teacher_logits: the teacher's logits, of the same shape.
-        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         temperature: T > 0.
         alpha: share of the teacher's term, in [0, 1].
-        weight, ignore_index, reduction, and the result: as in `cross_entropy`, for both terms.
+        target, weight, ignore_index, reduction, and the result: as in `cross_entropy`, for both terms.
 
     Paper: Hinton et al. 2015.
     Tests: tests/losses/test_distillation.py::test_torchs_divergence_agrees
@@ -46,7 +45,7 @@ def distillation(
     check_range("temperature", temperature, 0.0, open_low=True)
     check_range("alpha", alpha, 0.0, 1.0)
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
-    teacher = _read_teacher(teacher_logits, "teacher_logits", logits, problem.logits)
+    teacher = _read_teacher(teacher_logits, logits, problem.logits)
     teacher_log = F.log_softmax(teacher / temperature, dim=1)
     teacher_p = teacher_log.exp()
     minus_entropy = (teacher_p * teacher_log).sum(1, keepdim=True)
@@ -54,11 +53,7 @@ def distillation(
     student_log = F.log_softmax(problem.logits / temperature, dim=1)
     divergence = minus_entropy - (teacher_p * student_log).sum(1, keepdim=True)
     log_p = F.log_softmax(problem.logits, dim=1)  # last, so that the backward pass frees it first
-
-    def loss(at: Selection) -> Tensor:
-        return alpha * temperature**2 * divergence - (1 - alpha) * at(log_p)
-
-    return evaluate(problem, loss)
+    return evaluate(problem, lambda at: alpha * temperature**2 * divergence - (1 - alpha) * at(log_p))
 
 
 def feature_norm_distillation(
@@ -79,10 +74,9 @@ def feature_norm_distillation(
         q = softmax(scale z / ||h||),    q_teacher = softmax(scale z_teacher / ||h_teacher||)
         L_k = CE_k(z) - beta sum_j q_teacher,j log q_j
 
-    A large feature norm is a sign that the network over-fits the sample's label. So each sample is divided by its own
-    norm, while `distillation` uses one temperature for all. The defaults are those of the authors' public script. That
-    script caps the norm of the features at `scale` and does not divide the bias. Here the logits, bias included, are
-    divided by the norm, as the paper writes it. The teacher gets no gradient.
+    A large feature norm is a sign that the network over-fits the sample's label. The defaults are those of the authors'
+    public script. That script caps the norm of the features at `scale` and does not divide the bias. Here the logits,
+    bias included, are divided by the norm, as the paper writes it. The teacher gets no gradient.
 
     Args:
         logits: the student's logits, (N, K).
@@ -111,22 +105,20 @@ def feature_norm_distillation(
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
     if problem.logits.dim() != 2:
         raise ValueError(f"logits must have shape (N, K), got {tuple(logits.shape)}")
-    teacher = _read_teacher(teacher_logits, "teacher_logits", logits, problem.logits)
+    teacher = _read_teacher(teacher_logits, logits, problem.logits)
     student_log = F.log_softmax(_by_feature_norm(problem.logits, features, "features", scale), dim=1)
     teacher_q = F.softmax(_by_feature_norm(teacher, teacher_features, "teacher_features", scale).detach(), dim=1)
     follow = (teacher_q * student_log).sum(1, keepdim=True)
     log_p = F.log_softmax(problem.logits, dim=1)  # last, so that the backward pass frees it first
-
-    def loss(at: Selection) -> Tensor:
-        return -at(log_p) - beta * follow
-
-    return evaluate(problem, loss)
+    return evaluate(problem, lambda at: -at(log_p) - beta * follow)
 
 
-def _read_teacher(teacher: Tensor, name: str, logits: Tensor, like: Tensor) -> Tensor:
-    teacher = read_scores(teacher, name)
+def _read_teacher(teacher: Tensor, logits: Tensor, like: Tensor) -> Tensor:
+    teacher = read_scores(teacher, "teacher_logits")
     if teacher.shape != logits.shape:
-        raise ValueError(f"{name} must have the student's shape {tuple(logits.shape)}, got {tuple(teacher.shape)}")
+        raise ValueError(
+            f"teacher_logits must have the student's shape {tuple(logits.shape)}, got {tuple(teacher.shape)}"
+        )
     return teacher.detach().to(like.dtype).reshape(like.shape)
 
 

@@ -24,9 +24,8 @@ def focal(
 
     Args:
         logits: (N, K), (N, K, ...) or (K,).
-        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         gamma: focusing exponent >= 0; 0 is cross-entropy.
-        weight, ignore_index, reduction, and the result: as in `cross_entropy`.
+        target, weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Degenerate cases: if 1 - p_k underflows to 0, the loss and its gradient are 0 for every gamma.
 

@@ -28,10 +28,9 @@ def logit_adjusted(
 
     Args:
         logits: (N, K), (N, K, ...) or (K,).
-        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         counts: n, the number of training samples of each class, (K,), all positive.
         tau: strength >= 0. With 1 the loss is consistent for the balanced error.
-        weight, ignore_index, reduction, and the result: as in `cross_entropy`.
+        target, weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Paper: Menon et al. 2021.
     Tests: tests/losses/test_values.py::test_index_targets

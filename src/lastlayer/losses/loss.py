@@ -248,12 +248,7 @@ _Module = TypeVar("_Module", bound=type[Loss])
 
 def register(name: str, **hyperparameters: Any) -> Callable[[_Module], _Module]:
     """Class decorator that makes a loss known to `create` under a name. The name may set hyperparameters."""
-
-    def add(module: _Module) -> _Module:
-        _registry.add(name, Entry(name, module, hyperparameters))
-        return module
-
-    return add
+    return _registry.adding(name, lambda module: Entry(name, module, hyperparameters))
 
 
 def available() -> list[str]:

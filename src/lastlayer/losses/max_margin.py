@@ -4,7 +4,7 @@ from torch import Tensor
 
 from lastlayer.losses.forms import Kind, RowForm
 from lastlayer.losses.loss import Loss, register
-from lastlayer.losses.selection import Selection, evaluate
+from lastlayer.losses.selection import evaluate
 from lastlayer.losses.target import Target, check_range, read
 
 
@@ -23,9 +23,8 @@ def max_margin(
 
     Args:
         logits: (N, K), (N, K, ...) or (K,).
-        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         margin: how far the true logit should lead, > 0.
-        weight, ignore_index, reduction, and the result: as in `cross_entropy`.
+        target, weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Degenerate cases: if several false logits are largest, they share the gradient equally. If the lead is exactly the
     margin, there is no gradient. With one class the loss is 0.
@@ -40,12 +39,9 @@ def max_margin(
     """
     check_range("margin", margin, 0.0, open_low=True)
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
-
-    def loss(at: Selection) -> Tensor:
-        # Subtract the logits first: margin minus a logit of 1e8 would round the margin away.
-        return (margin - (at(problem.logits) - at.max_others(problem.logits))).relu()
-
-    return evaluate(problem, loss)
+    z = problem.logits
+    # Subtract the logits first: margin minus a logit of 1e8 would round the margin away.
+    return evaluate(problem, lambda at: (margin - (at(z) - at.max_others(z))).relu())
 
 
 @register("max-margin")

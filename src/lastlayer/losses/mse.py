@@ -4,7 +4,7 @@ from torch import Tensor
 
 from lastlayer.losses.forms import Kind, RowForm, SquaresForm
 from lastlayer.losses.loss import Loss, register
-from lastlayer.losses.selection import Selection, evaluate
+from lastlayer.losses.selection import evaluate
 from lastlayer.losses.target import Target, check_range, read
 
 
@@ -26,10 +26,9 @@ def mse(
 
     Args:
         logits: (N, K), (N, K, ...) or (K,).
-        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         kappa: weight of the true class's square, > 0.
         beta: the value that the true logit should have.
-        weight, ignore_index, reduction, and the result: as in `cross_entropy`.
+        target, weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Paper: Hui and Belkin 2021; as in Zhou et al. 2022, section 2.1.
     Tests: tests/losses/test_values.py::test_index_targets
@@ -43,11 +42,7 @@ def mse(
     check_range("beta", beta, float("-inf"))
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
     squares = problem.logits * problem.logits
-
-    def loss(at: Selection) -> Tensor:
-        return kappa * (at(problem.logits) - beta).square() + at.sum_others(squares)
-
-    return evaluate(problem, loss)
+    return evaluate(problem, lambda at: kappa * (at(problem.logits) - beta).square() + at.sum_others(squares))
 
 
 @register("mse")

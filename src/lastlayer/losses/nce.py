@@ -41,14 +41,13 @@ def nce(
 
     Args:
         logits: (N, K), (N, K, ...) or (K,).
-        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         num_noise: t, the number of noise labels per sample. If `samples` is given, their number is used instead.
         noise: q, the probabilities of the classes under the noise, (K,). None is uniform. A class with q = 0 is never
             drawn as noise, and its loss as a label is 0.
         samples: the drawn labels, (t,) for the whole batch or (N, t). None takes the exact expectation.
         include_target: whether the noise sum includes the label, as printed in the paper. Then the loss cannot reach
             0: with a = t q_y its infimum is (1 + a) log(1 + a) - a log a, at z_y = 0.
-        weight, ignore_index, reduction, and the result: as in `cross_entropy`.
+        target, weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Paper: Gutmann and Hyvärinen 2010; as in Keren et al. 2018, equation 3.
     Tests: tests/losses/test_nce.py::test_the_exact_loss_is_the_mean_over_all_draws

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from lastlayer.losses.forms import Kind, Options, RowForm, SoftmaxForm, Sums, cross_entropy_of
 from lastlayer.losses.loss import Loss, register
-from lastlayer.losses.selection import Selection, evaluate
+from lastlayer.losses.selection import evaluate
 from lastlayer.losses.target import Target, check_range, read
 
 
@@ -26,9 +26,8 @@ def self_norm(
 
     Args:
         logits: (N, K), (N, K, ...) or (K,).
-        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         alpha: strength of the second term, >= 0.
-        weight, ignore_index, reduction, and the result: as in `cross_entropy`.
+        target, weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Paper: Devlin et al. 2014; as in Keren et al. 2018, section 4.1, with the threshold corrected.
     Tests: tests/losses/test_self_norm.py::TestSelfNorm::test_threshold
@@ -45,11 +44,7 @@ def self_norm(
     shifted = problem.logits - largest
     partition = shifted.exp().sum(1, keepdim=True).log()
     penalty = alpha * (partition + largest).square()
-
-    def loss(at: Selection) -> Tensor:
-        return partition - at(shifted) + penalty
-
-    return evaluate(problem, loss)
+    return evaluate(problem, lambda at: partition - at(shifted) + penalty)
 
 
 def _of_sums(sums: Sums, options: Options) -> Tensor:

@@ -64,11 +64,10 @@ def soft_logit_norm(
 
     Args:
         logits: (N, K), (N, K, ...) or (K,).
-        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         gamma: exponent of the norm, in [0, 1].
         tau: temperature > 0. None takes `default_tau(K, gamma)`.
         label_smoothing: a in [0, 1]. The target becomes (1 - a) t + a / K.
-        weight, ignore_index, reduction, and the result: as in `cross_entropy`.
+        target, weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Degenerate cases: if all logits of a sample are exactly zero, the loss is log K and its gradient is 0. Near zero the
     gradient grows like ||z||^-gamma, as the formula says. In float16 it is clamped to the largest finite value.
@@ -110,9 +109,8 @@ def logit_norm(
 
     Args:
         logits: (N, K), (N, K, ...) or (K,).
-        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         tau: temperature > 0. None takes `default_tau(K, 1.0)`.
-        weight, ignore_index, reduction: as in `cross_entropy`.
+        target, weight, ignore_index, reduction: as in `cross_entropy`.
 
     Returns:
         The loss, as in `cross_entropy`. Its infimum is log(1 + (K - 1) exp(-sqrt(K / (K - 1)) / tau)), not 0.

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from lastlayer.losses.forms import Kind, OthersForm, RowForm
 from lastlayer.losses.loss import Loss, register
-from lastlayer.losses.selection import Selection, evaluate
+from lastlayer.losses.selection import evaluate
 from lastlayer.losses.target import Target, check_range, read
 
 
@@ -25,9 +25,8 @@ def soft_margin(
 
     Args:
         logits: (N, K), (N, K, ...) or (K,).
-        target: class indices (N, ...), class probabilities (N, K, ...), or a mixed pair (y_a, y_b, lam).
         margin: >= 0; 0 is cross-entropy.
-        weight, ignore_index, reduction, and the result: as in `cross_entropy`.
+        target, weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Paper: Wang et al. 2018, the soft-margin part.
     Tests: tests/losses/test_soft_margin.py::test_soft_margin_on_a_normalized_head_is_cosface
@@ -39,11 +38,7 @@ def soft_margin(
     """
     check_range("margin", margin, 0.0)
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
-
-    def loss(at: Selection) -> Tensor:
-        return at.cross_entropy(problem.logits, at(problem.logits) - margin)
-
-    return evaluate(problem, loss)
+    return evaluate(problem, lambda at: at.cross_entropy(problem.logits, at(problem.logits) - margin))
 
 
 @register("soft-margin")

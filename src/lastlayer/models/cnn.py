@@ -62,16 +62,13 @@ class Classifier32(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.grey:
             x = x.expand(-1, 3, -1, -1)
-        features: Tensor = self.layers(x).mean((2, 3))  # (N, 128)
-        return features
+        return torch.mean(self.layers(x), (2, 3))  # (N, 128)
 
 
 @register(
     "cnn6",
     summary="six convolutions and a dense layer of 1024, the SVHN/CIFAR network of Keren et al. 2018",
     paper="Keren, Sabato, Schuller 2018, section 6",
-    in_shape=(3, 32, 32),
-    num_classes=10,
     parameters=12854154,
 )
 def cnn6(in_shape: tuple[int, ...], *, widths: tuple[int, int, int] = (128, 256, 512), dense: int = 1024) -> CNN6:
@@ -93,7 +90,6 @@ def cnn6(in_shape: tuple[int, ...], *, widths: tuple[int, int, int] = (128, 256,
     "classifier32",
     summary="ARPL's small CNN for open-set recognition",
     paper="Chen et al. 2021 (ARPL); used by the paper on normalized spaces, tables 3 and 10",
-    in_shape=(3, 32, 32),
     num_classes=6,
     parameters=999878,
 )

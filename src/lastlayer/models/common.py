@@ -24,18 +24,18 @@ class ModelInfo:
         factory: called with `in_shape` and the options.
         summary: one line for people.
         paper: where the architecture comes from.
-        in_shape: shape of one input, for which `parameters` was counted.
-        num_classes: number of classes for which `parameters` was counted.
         parameters: number of trainable parameters of the backbone and a linear head with bias.
+        in_shape, num_classes: shape of one input and number of classes for which they were counted; CIFAR-10's, if
+            nothing else is said.
     """
 
     name: str
     factory: Factory
     summary: str
     paper: str
-    in_shape: tuple[int, ...]
-    num_classes: int
     parameters: int
+    in_shape: tuple[int, ...] = (3, 32, 32)
+    num_classes: int = 10
 
     @property
     def options(self) -> dict[str, Any]:
@@ -46,16 +46,9 @@ class ModelInfo:
 _MODELS: Registry[ModelInfo] = Registry("model", "package.module:factory, timm:NAME, hf:NAME")
 
 
-def register(
-    name: str, *, summary: str, paper: str, in_shape: tuple[int, ...], num_classes: int, parameters: int
-) -> Callable[[F], F]:
-    """Decorator that adds `factory(in_shape, *, options) -> nn.Module` to the registry under `name`."""
-
-    def add(factory: F) -> F:
-        _MODELS.add(name, ModelInfo(name, factory, summary, paper, in_shape, num_classes, parameters))
-        return factory
-
-    return add
+def register(name: str, **facts: Any) -> Callable[[F], F]:
+    """Decorator that registers `factory(in_shape, *, options) -> nn.Module` with what `ModelInfo` holds of it."""
+    return _MODELS.adding(name, lambda factory: ModelInfo(name, factory, **facts))
 
 
 def available() -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .common import he_normal, image_shape, register
+from .common import conv_norm, he_normal, image_shape, register
 from .resnet import Stem, imagenet_stem, resolve_stem
 
 
@@ -14,8 +14,7 @@ class _Layer(nn.Module):
     def __init__(self, channels: int, growth: int) -> None:
         super().__init__()
         self.bn1 = nn.BatchNorm2d(channels)
-        self.conv1 = nn.Conv2d(channels, 4 * growth, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(4 * growth)
+        self.conv1, self.bn2 = conv_norm(channels, 4 * growth, 1)
         self.conv2 = nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -51,8 +50,7 @@ class DenseNet(nn.Module):
         he_normal(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = self.layers(x).mean((2, 3))  # (N, 1024)
-        return features
+        return torch.mean(self.layers(x), (2, 3))  # (N, 1024)
 
 
 @register(

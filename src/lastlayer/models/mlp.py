@@ -61,7 +61,6 @@ class MLP(nn.Module):
     summary="the inputs are the features (embeddings)",
     paper="none",
     in_shape=(64,),
-    num_classes=10,
     parameters=650,
 )
 def identity(in_shape: tuple[int, ...]) -> Identity:
@@ -82,7 +81,6 @@ def identity(in_shape: tuple[int, ...]) -> Identity:
     summary="perceptron with depth and width of your choice",
     paper="none",
     in_shape=(1, 8, 8),
-    num_classes=10,
     parameters=85002,
 )
 def mlp(
@@ -117,7 +115,6 @@ def mlp(
     summary="500-500 with batch norm, the MNIST network of Keren et al. 2018",
     paper="Keren, Sabato, Schuller 2018, section 6",
     in_shape=(1, 28, 28),
-    num_classes=10,
     parameters=650010,
 )
 def mlp500(in_shape: tuple[int, ...]) -> MLP:

@@ -6,6 +6,7 @@ All end in a global average pool.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -68,8 +69,7 @@ class CifarResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.bn1(self.conv1(x)))
-        features: Tensor = self.blocks(x).mean((2, 3))  # (N, 4 width)
-        return features
+        return torch.mean(self.blocks(x), (2, 3))  # (N, 4 width)
 
 
 class _WideBlock(nn.Module):
@@ -110,8 +110,7 @@ class WideResNet(nn.Module):
         he_normal(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = F.relu(self.bn(self.blocks(x))).mean((2, 3))  # (N, 64 k)
-        return features
+        return F.relu(self.bn(self.blocks(x))).mean((2, 3))  # (N, 64 k)
 
 
 class _Block(nn.Module):
@@ -167,8 +166,7 @@ class ResNet(nn.Module):
         he_normal(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = self.blocks(self.stem(x)).mean((2, 3))  # (N, 512 or 2048)
-        return features
+        return torch.mean(self.blocks(self.stem(x)), (2, 3))  # (N, 512 or 2048)
 
 
 def imagenet_stem(channels: int, maps: int) -> list[nn.Module]:
@@ -208,8 +206,6 @@ for _depth, _parameters in ((20, 269722), (32, 464154), (44, 658586), (56, 85301
         f"resnet{_depth}",
         summary=f"CIFAR ResNet of {_depth} layers, 64 features",
         paper="He, Zhang, Ren, Sun 2016, section 4.2; used by papers 000 and 003",
-        in_shape=(3, 32, 32),
-        num_classes=10,
         parameters=_parameters,
     )(_cifar_factory(_depth))
 for _depth, _parameters in ((18, 11689512), (34, 21797672), (50, 25557032), (101, 44549160)):
@@ -226,8 +222,6 @@ for _depth, _parameters in ((18, 22163274), (50, 66847050)):
         f"wideresnet{_depth}",
         summary=f"ResNet-{_depth} with the maps inside each block times `width` (Zhou et al. 2022: 0.25, 0.5, 1, 2)",
         paper="Zagoruyko, Komodakis 2016; in this form used by Zhou et al. 2022",
-        in_shape=(3, 32, 32),
-        num_classes=10,
         parameters=_parameters,
     )(_factory(f"wideresnet{_depth}", _depth, 2.0))
 
@@ -236,8 +230,6 @@ for _depth, _parameters in ((18, 22163274), (50, 66847050)):
     "wrn",
     summary="WRN-d-k, by default WRN-28-10",
     paper="Zagoruyko, Komodakis 2016",
-    in_shape=(3, 32, 32),
-    num_classes=10,
     parameters=36479194,
 )
 def wrn(in_shape: tuple[int, ...], *, depth: int = 28, factor: int = 10, dropout: float = 0.0) -> WideResNet:

@@ -57,8 +57,6 @@ def _register(depth: int, batch_norm: bool, parameters: int) -> None:
         name,
         summary=f"VGG-{depth} with{'' if batch_norm else 'out'} batch norm (hidden=4096: as published)",
         paper="Simonyan, Zisserman 2015; used by Pan and Cao 2023",
-        in_shape=(3, 32, 32),
-        num_classes=10,
         parameters=parameters,
     )(factory)
 

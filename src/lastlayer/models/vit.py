@@ -70,8 +70,6 @@ class ViT(nn.Module):
     "vit",
     summary="small vision transformer: patch 4, six blocks of width 128, four heads",
     paper="Dosovitskiy et al. 2021; the small form of the paper on normalized spaces",
-    in_shape=(3, 32, 32),
-    num_classes=10,
     parameters=811146,
 )
 def vit(
