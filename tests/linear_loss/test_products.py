@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lastlayer.linear_loss import Plan, batch, linear_loss, products
 from lastlayer.linear_loss.layer import Layer
 from lastlayer.linear_loss.plan import tile
-from lastlayer.linear_loss.products import WIDTH, add_product, input_gradient, padded, pieces, put_product
+from lastlayer.linear_loss.products import WIDTH, input_gradient, padded, pieces, put_product
 from tests.linear_loss.cases import BATCH, DEVICE, assert_same, classes, dense, layer, make, rows, target
 
 N, D = 13, 6
@@ -64,7 +64,7 @@ def test_products(K: int, dtype: torch.dtype, split: None) -> None:
     torch.testing.assert_close(found.double(), dz.double().T @ h.double(), **close)
     exact = {"rtol": 1e-5, "atol": 1e-5}
     summed = total.float().clone()
-    add_product(summed, dz, h)
+    put_product(summed, dz, h, add=True)
     torch.testing.assert_close(summed.double(), total.double() + dz.double().T @ h.double(), **exact)
     wanted = dz.double() @ w.double()
     torch.testing.assert_close(input_gradient(dz, w).double(), wanted, **close)

@@ -66,9 +66,7 @@ def test_what_is_unknown_is_said_with_the_losses_of_which_it_is_known() -> None:
         (lambda: nothing.threshold(3, None), "bce, self-norm, nce, mse, ln, batch-ce, batch-max-margin"),
         (lambda: nothing.counterexample(0.1), "ce, ls, focal, sln, max-margin, soft-margin"),
         (lambda: nothing.logit_hessian(logits, target), "ce, ls, focal"),
-        (lambda: nothing.residual(logits, logits), "ce, ls, bce"),
-        (lambda: nothing.decay_rate(logits, logits), "ce, ls, bce"),
-        (lambda: nothing.collapse_exponent(3, None), "ce, ls, bce"),
+        (lambda: nothing.on_spheres(), "ce, ls, bce"),
     ):
         with pytest.raises(theory.NoFormula, match=f"loss 'kd' has no .*: {among}$"):
             question()

@@ -92,7 +92,7 @@ def read_batch(loss: Loss, target: Target, N: int, K: int, features: Tensor, dty
     """Check a target as the loss itself would, against logits (N, K) that take no memory."""
     logits = torch.zeros((), dtype=dtype, device=features.device).expand(N, K)
     options: dict[str, Any] = loss.hyperparameters()
-    class_weight = options.get("class_weight") if "class_weight" in options else options.get("weight")
+    class_weight = options.get("class_weight", options.get("weight"))
     reduction = options.get("reduction", "sum")
     ignore_index = options.get("ignore_index")
     probabilities = target if not isinstance(target, tuple) and is_probabilities(target, logits, "logits") else None

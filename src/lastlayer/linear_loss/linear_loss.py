@@ -55,47 +55,20 @@ def linear_loss(
             else is the same on every rank and describes all K classes: features, target, the loss with its class
             weights and `num_classes`. Every rank gets the whole loss, the gradients of its own rows and the whole
             gradient of the features. DDP must not average them.
-        plan: a `Plan`, which fixes the path. None means `plan(N, d, K, loss, device=...)`. If that counts on kernels
-            which do not take the target, the dtype or a learnable hyperparameter, up to 2^24 logits go by the dense
-            path. No other path is taken.
+        plan: a `Plan`, which fixes the path. None means `plan(N, d, K, loss, device=...)`, but up to 2^24 logits are
+            dense if the plan counts on kernels that do not take the target, the dtype or a learnable hyperparameter.
 
     Returns:
-        What the loss returns: a scalar, or (N,) for reduction "none". In float32 for half precision, else in the
-        input's dtype. Half precision is multiplied as in the dense layer. The loss is computed in float32, and so is
-        the sum over chunks that gives the weight's gradient. Under autocast the products run in its dtype.
+        What the loss returns: a scalar, or (N,) for reduction "none". Half precision is multiplied as in the dense
+        layer; the loss and the sum over chunks that gives the weight's gradient are in float32. Under autocast the
+        products run in its dtype.
 
-    What each path takes:
-        dense: everything, for every loss except kd and fn-kd.
-        rows: the same losses, a chunk of samples at a time. The gradient of a scalar is computed in the forward pass,
-            so this costs 3 products of size N d K, as dense does. Reduction "none" costs 4. `max-margin` and
-            `batch-max-margin` with labels cost little more than 1, because only two logits per sample have a gradient.
-        classes: ce, ls, self-norm, sln, ln, bce, logit-adjusted and batch-ce, for 4 products. focal, soft-margin,
-            arc-margin and large-margin of labels for 4, of a mixed pair for 8. mse of labels for none: its sum of
-            squares comes from W^T W, so a loss near 0 keeps an error of about 1e-7 beta^2 in float32. If d is below
-            about 1.5 N, the norm of sln and ln comes from W^T W too; then a row whose logits nearly all cancel keeps
-            few digits. Otherwise the norm costs a fifth product. nce with `samples` and labels computes the logits of
-            the label and of the t drawn classes alone. Not nce without `samples`, not max-margin and batch-max-margin,
-            and not focal, the margins and mse of class probabilities.
+    "dense" and "rows" take every loss except kd and fn-kd. docs/linear_loss.md says which losses "classes" takes, which
+    ranks of a `group` take, what each path costs, and what changes on a GPU.
 
-    On a GPU a chunk of rows is computed in place and in the layer's dtype: by Triton kernels for one label per sample,
-    by torch.compile for other targets and losses.
-        - The first call of a loss takes seconds. If compiling fails, eager code takes over and a warning says so.
-        - If one chunk has all samples, its logits are kept for the backward pass, where the gradient replaces them.
-          Reduction "none" then costs 3 products.
-        - `max-margin` costs 3 products up to N d K = 2^39, and so does `batch-max-margin` in one chunk of up to 2^18
-          samples. `large-margin` has float32 logits and costs 4 in several chunks.
-        - The gradient of a bfloat16 weight is summed in float32, in its own memory and half as much again. One chunk
-          needs no sum.
-        - Eager code handles calls without gradients and losses with learnable hyperparameters, in chunks of 2^26
-          logits.
-
-    With `group`: ce, ls, sln, ln, self-norm, logit-adjusted, bce and batch-ce, by tiles of classes. Ranks exchange at
-    most five numbers per sample, and in the backward pass the gradient of the features.
-
-    If `torch.compile` meets a chunked path, it breaks the graph there and leaves the path as it is. Not supported by
-    chunked paths: second derivatives, forward-mode derivatives and `torch.func`; gradients of the target and of class
-    weights; a batch loss that is coupled over ranks by its own `group`, or one of your own. Not supported at all: a
-    bias with large-margin, which has none; kd and fn-kd, which need a teacher.
+    The chunked paths have no second derivatives, no forward-mode derivatives, no `torch.func`, and no gradients of the
+    target and of class weights. They take no batch loss that is coupled over ranks by its own `group`, or is your own.
+    `torch.compile` breaks its graph there. large-margin takes no bias.
 
     Degenerate cases: as in the loss. If the batch is empty or wholly ignored, the mean is NaN and all gradients are 0.
 
@@ -114,8 +87,7 @@ def linear_loss(
         True
     """
     module = create(loss) if isinstance(loss, str) else loss
-    if not isinstance(module, Loss) or module.needs_teacher:
-        refuse_teachers(loss)  # raises
+    refuse_teachers(loss)
     if plan is not None and not isinstance(plan, Plan):
         raise TypeError(f"plan must be a Plan or None, got {type(plan).__name__}")
     if bias is not None and module.takes_layer:

@@ -8,7 +8,7 @@ from torch import Tensor
 from lastlayer._core.precision import narrow, wide
 from lastlayer.linear_loss.batch import Batch
 from lastlayer.linear_loss.layer import Gradients, Layer, fused
-from lastlayer.linear_loss.products import add_product, chunks, input_gradient, logits_of, put_product
+from lastlayer.linear_loss.products import chunks, input_gradient, logits_of, put_product
 from lastlayer.losses import Loss
 from lastlayer.losses.forms import DrawnForm
 from lastlayer.losses.selection import softplus
@@ -134,8 +134,10 @@ class SquaredNorms:
         dtype = wide(layer.weight.dtype)
         d = layer.weight.shape[1]
         gram = torch.zeros(d, d, dtype=dtype, device=layer.weight.device)
-        for low, high in chunks(layer.weight.shape[0], self._size(layer)):
-            add_product(gram, layer.weight[low:high], layer.weight[low:high])
+        # A float32 product of half-precision rows copies them, except on a GPU.
+        size = layer.weight.shape[0] if fast_in_bfloat16(layer.weight) else self.size
+        for low, high in chunks(layer.weight.shape[0], size):
+            put_product(gram, layer.weight[low:high], layer.weight[low:high], add=True)
         image = exact_product(layer.features, gram)
         h = layer.features.to(dtype)
         if layer.bias is None:
@@ -173,10 +175,6 @@ class SquaredNorms:
             if gradients.bias is not None and bias is not None:
                 gradients.bias[low:high] = narrow(rows @ mean + bias * (2 * upstream.sum()), layer.weight.dtype)
         return gradients
-
-    def _size(self, layer: Layer) -> int:
-        """Classes at a time. A float32 product of half-precision rows copies them, except on a GPU."""
-        return layer.weight.shape[0] if fast_in_bfloat16(layer.weight) else self.size
 
 
 class SquaredError:

@@ -70,19 +70,15 @@ def plan(
                   tile has 2^22 logits, or 4096 classes if that is more, but at most 2^26 logits.
 
     On a GPU, which computes a chunk in place:
-        dense     if N K <= 2^24, or 2^20 if kernels take the loss, the target is labels and K >= 10
+        dense     if N K <= 2^24, or 2^20 if kernels take the loss, the target is labels and K >= 10. Up to 2^26 also
+                  for batch losses of more than 2^18 samples, which kernels do not couple, and for `large-margin` of
+                  features four times as wide as the logits.
         rows      if a chunk of 2^28 logits has all samples or at least 512
         classes   otherwise. Also for `mse`, as above. A tile has 2^25 logits.
 
-    There are these exceptions on a GPU:
-        - `large-margin` of labels is dense up to 2^24 logits, because there are many small steps between its kernels.
-          If the features are four times as wide as the logits, it is dense up to 2^26 logits. A chunk has at most 2^28
-          entries of features too.
-        - `large-margin` of class probabilities has the sizes of a CPU, because its chunks read and write the whole
-          weight.
-        - Batch losses of more than 2^18 samples are dense up to 2^26 logits. Kernels do not couple so many samples, and
-          the code that replaces them goes over the features several times.
-
+    There `large-margin` of labels is dense up to 2^24 logits, because there are many small steps between its kernels. A
+    chunk has at most 2^28 entries of features too. Of class probabilities it has the sizes of a CPU, because its chunks
+    read and write the whole weight.
     A loss without a form by tiles of classes takes rows, however few of them fit a chunk. Then `why` says so.
 
     Args:

@@ -45,10 +45,14 @@ def logits_of(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return at_least_float32(z)
 
 
-def put_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total (a, b) = left (n, a)^T right (n, b), in the dtype of the total."""
+def put_product(total: Tensor, left: Tensor, right: Tensor, *, add: bool = False) -> None:
+    """total (a, b) = left (n, a)^T right (n, b), in the dtype of the total. With `add`, total += the product.
+
+    The sum is not rounded to the dtype of right.
+    """
+    put = _add_product if add else _put_product
     for some in pieces(len(right), right.shape[1], left.shape[1]):
-        _put_product(total[some], left[:, some], right)
+        put(total[some], left[:, some], right)
 
 
 def _put_product(total: Tensor, left: Tensor, right: Tensor) -> None:
@@ -63,12 +67,6 @@ def _put_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         torch.ops.aten.mm.dtype_out(narrow(left, right.dtype).T, right, total.dtype, out=total)
     else:
         torch.mm(left.to(total.dtype).T, right.to(total.dtype), out=total)
-
-
-def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total (a, b) += left (n, a)^T right (n, b). The sum is not rounded to the dtype of right."""
-    for some in pieces(len(right), right.shape[1], left.shape[1]):
-        _add_product(total[some], left[:, some], right)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
@@ -157,10 +155,7 @@ class WeightSum:
     def add(self, dz: Tensor, rows: Tensor) -> None:
         """Add dz (n, K)^T rows (n, d)."""
         for low, high, total in self.parts:
-            if self.empty:
-                put_product(total, dz[:, low:high], rows)
-            else:
-                add_product(total, dz[:, low:high], rows)
+            put_product(total, dz[:, low:high], rows, add=not self.empty)
         self.empty = False
 
     def add_whole(self, values: Tensor) -> None:

@@ -14,7 +14,7 @@ from lastlayer.linear_loss.batch import Batch
 from lastlayer.linear_loss.layer import Gradients, Layer, Once, RowGradients
 from lastlayer.linear_loss.picked import ClassSums
 from lastlayer.linear_loss.plan import eager_rows
-from lastlayer.linear_loss.products import add_product, chunks, input_gradient, logits_of
+from lastlayer.linear_loss.products import chunks, input_gradient, logits_of, put_product
 from lastlayer.losses import Loss
 from lastlayer.losses.selection import AtLabel
 from lastlayer.losses.target import Labels
@@ -205,7 +205,7 @@ class Hinges:
                 if dense.features is not None:
                     dense.features.index_add_(0, some, input_gradient(dz, layer.weight).to(dense.features.dtype))
                 if dense.weight is not None:
-                    add_product(dense.weight, dz, layer.features[some])
+                    put_product(dense.weight, dz, layer.features[some], add=True)
                 if dense.bias is not None:
                     dense.bias += dz.sum(0)
         return add_entries(dense, layer, entries)

@@ -22,12 +22,11 @@ class Threshold:
     """Below `value`, every true logit exceeds every false logit of all samples."""
 
     value: float  # the largest such number. Logits that violate separation come arbitrarily close to it.
-    sufficient: float | None  # the smaller number that the paper's argument gives, or None
-    # the smallest possible loss of one sample, 0 for most losses. Subtract it for every sample before you compare. For
-    # nce with noise that is not uniform, it is a tuple by label.
+    sufficient: float | None  # the smaller number that the paper's argument gives
+    # the smallest possible loss of one sample. Subtract it for every sample before you compare. A tuple by label for
+    # nce with noise that is not uniform.
     infimum: float | tuple[float, ...]
-    # a logit that separates the true from the false ones if the loss is below `sufficient`, or None
-    level: float | None
+    level: float | None  # a logit that separates the true from the false ones if the loss is below `sufficient`
     couples: str  # what the loss is a value of: "sample" (the sum of the losses of all samples) or "batch" (one batch)
 
     def __float__(self) -> float:
@@ -58,8 +57,7 @@ def threshold(loss: str | nn.Module, *, num_classes: int = 2, batch_size: int | 
         batch_size: m, at least 2; needed by the batch losses.
 
     Returns:
-        Threshold, for the sum over samples or for one batch. From the threshold of one batch, `expected_threshold`
-        makes one for the mean over batches.
+        Threshold, for the sum over samples or for one batch (`expected_threshold`: for the mean over batches).
 
     Raises:
         NoFormula: a ValueError, for a loss that is not aligned (see `counterexample`) or not analysed.

@@ -19,7 +19,6 @@ class Vacuous:
     inter: bool  # the upper bound is not below 1
 
     def __bool__(self) -> bool:
-        """Whether all three say nothing."""
         return self.intra and self.self_duality and self.inter
 
 
@@ -39,11 +38,14 @@ class CollapseBound:
         return Vacuous(self.intra <= 0.0, self.self_duality <= -1.0, self.inter >= 1.0)
 
 
-def _log_strong_convexity(C: int, alpha_beta: float) -> float:
-    """Logarithm of the smallest second derivative of log(1 + (C-1) e^x) over |x| <= C^2 alpha_beta/(C-1)."""
+def _log_R(C: int, alpha_beta: float, epsilon: float) -> float:
+    """log R = -log of the smallest second derivative of log(1 + (C-1) e^x) over |x| <= C^2 alpha_beta/(C-1)."""
+    check_count("C", C, least=3)
+    check_positive(alpha_beta=alpha_beta)
+    check_nonnegative(epsilon=epsilon)
     reach = C * C * alpha_beta / (C - 1)
     ends = [math.log(C - 1) + x for x in (-reach, reach)]
-    return min(x - 2.0 * log1pexp(x) for x in ends)
+    return -min(x - 2.0 * log1pexp(x) for x in ends)
 
 
 def collapse(C: int, alpha_beta: float, epsilon: float, delta: float) -> CollapseBound:
@@ -76,11 +78,8 @@ def collapse(C: int, alpha_beta: float, epsilon: float, delta: float) -> Collaps
         >>> bool(collapse(10, 10.0, 1e-3, 0.1).vacuous)
         True
     """
-    check_count("C", C, least=3)
-    check_positive(alpha_beta=alpha_beta)
-    check_nonnegative(epsilon=epsilon)
     check_share(delta=delta)
-    log_R = -_log_strong_convexity(C, alpha_beta)
+    log_R = _log_R(C, alpha_beta, epsilon)
     if epsilon == 0.0:
         intra, self_duality, inter = 1.0, 1.0, -1.0 / (C - 1)
     else:
@@ -104,8 +103,7 @@ def batch_norm(C: int, lam: float, epsilon: float, delta: float) -> CollapseBoun
         epsilon: excess over `minima.regularized_batch_norm`, in [0, lam).
         delta: share of classes or pairs left out, in (0, 1).
 
-    Raises:
-        ValueError: outside these ranges, where the theorem states nothing.
+    Outside these ranges the theorem states nothing, and ValueError is raised.
 
     Paper: 004, Theorem C.2, with Proposition C.2's radius corrected and rho's e read as Euler's number.
     Tests: tests/theory/test_bounds.py::test_batch_norm_bound_uses_the_largest_reachable_norm
@@ -117,8 +115,7 @@ def batch_norm(C: int, lam: float, epsilon: float, delta: float) -> CollapseBoun
     """
     check_count("C", C, least=3)
     check_share(delta=delta)
-    if not 0.0 < lam < 1.0 / math.sqrt(C):
-        raise ValueError(f"lam must lie in (0, 1/sqrt(C)) = (0, {1.0 / math.sqrt(C):.4g}), got {lam}")
+    check_share(1.0 / math.sqrt(C), lam=lam)
     if not 0.0 <= epsilon < lam:
         raise ValueError(f"epsilon must lie in [0, lam) = [0, {lam}), got {epsilon}")
     price = math.sqrt(C) * lam
@@ -146,12 +143,8 @@ def rigorous_collapse(C: int, alpha_beta: float, epsilon: float, delta: float) -
         >>> round(bound.intra, 2), bound.vacuous.inter
         (0.9..., True)
     """
-    check_count("C", C, least=3)
-    check_positive(alpha_beta=alpha_beta)
-    check_nonnegative(epsilon=epsilon)
-    if not 0.0 < delta < 0.5:
-        raise ValueError(f"delta must lie strictly between 0 and 1/2, got {delta}")
-    log_R = -_log_strong_convexity(C, alpha_beta)
+    check_share(0.5, delta=delta)
+    log_R = _log_R(C, alpha_beta, epsilon)
     log_g = math.log(C - 1) - C * alpha_beta / (C - 1)
     growth = exp(math.log(math.expm1(epsilon)) + log1pexp(-log_g)) if epsilon > 0 else 0.0
     E = math.log1p(growth)
@@ -214,11 +207,9 @@ def unit_mean(projection: float, alpha: float) -> float:
     r"""Lower bound on the norm of the mean of v_i/||v_i||: 2 (projection/alpha)^2 - 1.
 
     Args:
-        projection: mean of <u, v_i> for a unit u; at least alpha/sqrt 2.
+        projection: mean of <u, v_i> for a unit u, at most alpha and at least alpha/sqrt 2. The lemma states nothing
+            below that.
         alpha: quadratic mean of the norms of the v_i, above 0.
-
-    Raises:
-        ValueError: if the projection is below alpha/sqrt 2, where the lemma states nothing, or above alpha.
 
     Paper: 004, Lemma C.6.
     Tests: tests/theory/test_bounds.py::test_lemmas_on_random_data

@@ -189,13 +189,11 @@ def minimisers(loss: str | nn.Module, K: int, c: float) -> Minimisers:
     check_positive(c=c)
     profile = phi(loss, K)
     values = {t: profile(t) + c * abs(t) for t in profile.local_minimisers(c)}
-    order = sorted(values, key=lambda t: (values[t], t))
-    best, rest = order[0], tuple(order[1:])
-    close = [t for t in rest if values[t] - values[best] <= 1e-9 * max(1.0, values[best])]
-    if close and min(close) < best:
-        best = min(close)
-        rest = tuple(t for t in order if t != best)
-    return Minimisers(best, values[best], rest, tuple(values[t] for t in rest), bool(close))
+    lowest = min(values.values())
+    tied = [t for t in values if values[t] - lowest <= 1e-9 * max(1.0, lowest)]
+    best = min(tied)
+    rest = sorted((t for t in values if t != best), key=lambda t: (values[t], t))
+    return Minimisers(best, values[best], tuple(rest), tuple(values[t] for t in rest), len(tied) > 1)
 
 
 def minimiser(loss: str | nn.Module, K: int, c: float) -> float:
@@ -224,8 +222,7 @@ def tie_level(K: int, gamma: float = 3.0) -> float | None:
     r"""The c at which focal loss has two equally low minima of phi(t) + c|t|, or None if phi is convex at 0.
 
     The tie exists if and only if phi is concave at t = 0, which needs many classes: K >= 18 for gamma = 2 and 3. Below
-    this c the minimum is away from 0, above it the minimum is at 0. So the optimal features jump at this c. They do not
-    shrink continuously.
+    this c the minimum is away from 0, above it at 0. So the optimal features do not shrink continuously, but jump.
 
     Args:
         K: number of classes, at least 2.

@@ -84,10 +84,6 @@ def simulate(
     Each point follows lr times the gradient of its own loss: x <- x - lr dL/dx. A trained classifier follows lr/N times
     the gradient of the sum: W <- W - (lr/N) sum dL/dW, and its bias likewise. All gradients are taken before the step.
 
-    In two dimensions with fixed unit rows, cross-entropy moves points only across the boundary. Logit normalization
-    turns them around the point of zero logits. (In discrete time the radius grows slowly.) Soft logit normalization
-    does both.
-
     Args:
         loss: a create name, a loss Module, or any callable of (logits, target) that returns a sum over samples. The
             reduction of a Module does not matter, because each sample counts once. If a loss couples the batch, we

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lastlayer.theory.numbers import check_positive
+
 
 @dataclass(frozen=True)
 class Decomposition:
@@ -30,11 +32,7 @@ class Decomposition:
         return self.gamma * ln_part + (1.0 - self.gamma) * ce_part
 
     def on_features(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The pieces LN_i and CE_i with respect to the features of a linear head, [N, K, d] each.
-
-        Args:
-            weight: classifier rows, [K, d].
-        """
+        """The pieces LN_i and CE_i in the features of a linear head with the rows `weight` [K, d], [N, K, d] each."""
         return self.ln @ weight, self.ce @ weight
 
 
@@ -72,8 +70,7 @@ def decompose(logits: Tensor, target: Tensor, gamma: float, tau: float) -> Decom
         raise ValueError(f"target must be labels of shape [{logits.shape[0]}], got {tuple(target.shape)}")
     if not 0.0 <= gamma <= 1.0:
         raise ValueError(f"gamma must lie in [0, 1], got {gamma}")
-    if not tau > 0.0:
-        raise ValueError(f"tau must be positive, got {tau}")
+    check_positive(tau=tau)
 
     K = logits.shape[1]
     true = logits.gather(1, target.long().unsqueeze(1))  # (N, 1)
@@ -112,8 +109,8 @@ def decompose(logits: Tensor, target: Tensor, gamma: float, tau: float) -> Decom
 def zero_logits_point(weight: Tensor, bias: Tensor | None = None) -> Tensor:
     r"""The feature x* of least norm with W x* + b = 0, around which the LN gradient turns.
 
-    <dLN/dx, x - x*> = 0 for every x with non-zero logits. So in continuous time LN keeps the distance to x*. A step eta
-    of gradient descent increases the squared distance by eta^2 ||dLN/dx||^2.
+    <dLN/dx, x - x*> = 0 for every x with non-zero logits, so a step eta of gradient descent increases the squared
+    distance to x* only by eta^2 ||dLN/dx||^2.
 
     Args:
         weight: classifier rows, [K, d].

@@ -22,11 +22,8 @@ __all__ = ["Curvature", "focal_convexity", "logit_hessian", "origin_curvature", 
 class Curvature:
     """The smallest Hessian eigenvalue found."""
 
-    # the eigenvalue. It is at most `residual` below the true smallest one. It is above it only if the iteration stopped
-    # early.
-    value: float
-    # unit eigenvector, shaped like the point. It is a tuple for a point of several tensors.
-    direction: Tensor | tuple[Tensor, ...]
+    value: float  # above the true smallest one only if the iteration stopped early
+    direction: Tensor | tuple[Tensor, ...]  # unit eigenvector, shaped like the point
     residual: float  # ||H v - value v||. An eigenvalue lies within this distance of `value`.
     largest: float  # the largest eigenvalue found. Judge the size of `value` by it.
     iterations: int  # number of Hessian-vector products
@@ -46,10 +43,9 @@ def smallest_curvature(
 ) -> Curvature:
     r"""Smallest eigenvalue of the Hessian of an objective at a point, by Lanczos on Hessian-vector products.
 
-    The Hessian is never formed. The gradient's graph is built once, and each product is one more backward pass. Plain
-    Lanczos loses orthogonality as soon as an eigenvalue converges, so the basis is orthogonalised twice against itself.
-    If the basis fills an invariant subspace (a degenerate spectrum), it goes on from a new random vector.
-    A linear objective has curvature 0.
+    The Hessian is never formed. The gradient's graph is built once, and each product is one more backward pass. If the
+    basis fills an invariant subspace (a degenerate spectrum), it goes on from a new random vector. A linear objective
+    has curvature 0.
 
     Args:
         objective: maps the point to a scalar and is twice differentiable there. It is called as objective(point), or
@@ -98,7 +94,10 @@ def smallest_curvature(
 
 
 def _lanczos(product: Callable[[Tensor], Tensor], like: Tensor, limit: int, tolerance: float, seed: int) -> Curvature:
-    """Smallest Ritz pair of a symmetric operator. The direction is flat."""
+    """Smallest Ritz pair of a symmetric operator. The direction is flat.
+
+    Plain Lanczos loses orthogonality as soon as an eigenvalue converges, so we orthogonalise the basis twice.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def fresh(basis: Tensor) -> Tensor:

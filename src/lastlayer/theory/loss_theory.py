@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -29,6 +30,17 @@ _Theory = TypeVar("_Theory", bound="type[LossTheory]")
 
 class NoFormula(ValueError):
     """The theory has no formula for what was asked of this loss, or not with these hyperparameters."""
+
+
+@dataclass(frozen=True)
+class OnSpheres:
+    """How a loss acts on scores of unit rows."""
+
+    residual: Callable[
+        [Tensor, Tensor], Tensor
+    ]  # the gradient in the scores (..., N, K), from the one-hot label (N, K)
+    decay_rate: Callable[[Tensor, Tensor], float]  # from the true cosines (N,) and the largest false ones (N,)
+    exponent: Callable[[int, float | None], float]  # from K and the scale, see `scaling.predicted_exponent`
 
 
 class LossTheory:
@@ -82,17 +94,9 @@ class LossTheory:
         """The Hessian in the logits; see `landscape.logit_hessian`."""
         raise self._unknown("Hessian in closed form", LossTheory.logit_hessian)
 
-    def residual(self, scores: Tensor, label: Tensor) -> Tensor:
-        """The gradient in the scores (..., N, K), one row per sample; `label` is one-hot (N, K)."""
-        raise self._unknown("analysis in the sphere model", LossTheory.residual)
-
-    def decay_rate(self, true: Tensor, false: Tensor) -> float:
-        """See `scaling.decay_rate`; true cosines (N,) and the largest false cosine of each sample (N,)."""
-        raise self._unknown("analysis in the sphere model", LossTheory.decay_rate)
-
-    def collapse_exponent(self, K: int, scale: float | None) -> float:
-        """See `scaling.predicted_exponent`."""
-        raise self._unknown("analysis in the sphere model", LossTheory.collapse_exponent)
+    def on_spheres(self) -> OnSpheres:
+        """What `scaling` needs to know."""
+        raise self._unknown("analysis in the sphere model", LossTheory.on_spheres)
 
     def bias_curvature(self, K: int, c: float) -> float:
         """Rough curvature of the loss in one bias. The solver only needs its order of magnitude."""
@@ -189,22 +193,15 @@ class _CrossEntropy(LossTheory):
         self.need(self.loss.temperature == 1, f"temperature = 1, got {self.loss.temperature}")
         return theory.landscape.softmax_hessian(torch.softmax(logits, dim=1))
 
-    def residual(self, scores: Tensor, label: Tensor) -> Tensor:
-        self._need_plain()
-        return torch.softmax(scores, dim=-1) - label
-
-    def decay_rate(self, true: Tensor, false: Tensor) -> float:
-        self._need_plain()
-        return float((true - false).min())
-
-    def collapse_exponent(self, K: int, scale: float | None) -> float:
-        self._need_plain()
-        # The scores move by scale^2 times the residual, which slows the growth at a finite scale.
-        return K / (K - 1) - (0.0 if scale is None else 2.0 / scale)
-
-    def _need_plain(self) -> None:
+    def on_spheres(self) -> OnSpheres:
         plain = self.loss.label_smoothing == 0 and self.loss.temperature == 1
         self.need(plain, "temperature = 1 and no label_smoothing")
+        return OnSpheres(
+            residual=lambda scores, label: torch.softmax(scores, dim=-1) - label,
+            decay_rate=lambda true, false: float((true - false).min()),
+            # The scores move by scale^2 times the residual, which slows the growth at a finite scale.
+            exponent=lambda K, scale: K / (K - 1) - (0.0 if scale is None else 2.0 / scale),
+        )
 
 
 @register(losses.FocalLoss)
@@ -271,17 +268,13 @@ class _BinaryCrossEntropy(LossTheory):
         self._need_plain()
         return theory.alignment.Threshold(2.0 * math.log(2.0), math.log(2.0), 0.0, 0.0, "sample")
 
-    def residual(self, scores: Tensor, label: Tensor) -> Tensor:
+    def on_spheres(self) -> OnSpheres:
         self._need_plain()
-        return torch.sigmoid(scores) - label
-
-    def decay_rate(self, true: Tensor, false: Tensor) -> float:
-        self._need_plain()
-        return float(torch.minimum(true.min(), -false.max()))
-
-    def collapse_exponent(self, K: int, scale: float | None) -> float:
-        self._need_plain()
-        return K / (2.0 * (K - 1))
+        return OnSpheres(
+            residual=lambda scores, label: torch.sigmoid(scores) - label,
+            decay_rate=lambda true, false: float(torch.minimum(true.min(), -false.max())),
+            exponent=lambda K, scale: K / (2.0 * (K - 1)),
+        )
 
     def _need_plain(self) -> None:
         plain = self.loss.label_smoothing == 0 and self.loss.pos_weight is None

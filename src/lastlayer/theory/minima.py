@@ -166,9 +166,8 @@ def penalized_norms(C: int, lam: float) -> PenalizedMinimum:
 def near_optimal_radius(C: int, lam: float, epsilon: float) -> float:
     r"""How far g can be from g* if f(g) <= f* + epsilon, to leading order: sqrt(2 epsilon / f''(g*)).
 
-    f''(g*) = C lam/(C-1) (1 - (C-1) lam/C), so the radius is sqrt(2 (C-1) epsilon / (C lam (1 - (C-1) lam/C))). It is
-    exact in the limit of a small epsilon; otherwise it is a little too small to the right of g*. The radius that the
-    paper prints is too small from C = 4 on.
+    With f''(g*) of `penalized_norms`. It is exact in the limit of a small epsilon; otherwise it is a little too small
+    to the right of g*. The radius that the paper prints is too small from C = 4 on.
 
     Args:
         C: number of classes, at least 2.

@@ -39,11 +39,11 @@ def check_nonnegative(**values: float) -> None:
             raise ValueError(f"{name} must be at least 0 and finite, got {value}")
 
 
-def check_share(**values: float) -> None:
-    """Raise ValueError unless each named value lies strictly between 0 and 1."""
+def check_share(limit: float = 1.0, /, **values: float) -> None:
+    """Raise ValueError unless each named value lies strictly between 0 and the limit."""
     for name, value in values.items():
-        if not 0.0 < value < 1.0:
-            raise ValueError(f"{name} must lie strictly between 0 and 1, got {value}")
+        if not 0.0 < value < limit:
+            raise ValueError(f"{name} must lie strictly between 0 and {limit:.4g}, got {value}")
 
 
 def log1pexp(x: float) -> float:
@@ -123,14 +123,10 @@ def threads_for(entries: int) -> Iterator[None]:
 
 
 def side_by_side(job: Callable[[Item], Result], items: Sequence[Item], entries: int) -> list[Result]:
-    """Do the job for each item. As many jobs run at once as torch has threads, each on one thread.
+    """Do a job for each item, where one step touches so many entries. The results have the order of the items.
 
-    Jobs on separate cores never wait for each other. Two threads inside one operation do, at every operation.
-
-    Args:
-        job: must not depend on the other items.
-        items: what to do the job for. The results have the same order.
-        entries: how many entries one step of a job touches.
+    As many jobs run at once as torch has threads, each on one thread. Jobs on separate cores never wait for each other.
+    Two threads inside one operation do, at every operation.
     """
     workers = min(torch.get_num_threads(), len(items))
     with threads_for(0 if workers > 1 else entries):

@@ -53,7 +53,7 @@ def gradients(
     if bias is not None:
         scores = scores - bias
     label = F.one_hot(target.long(), len(weight)).to(scores.dtype)
-    residual = read(loss).residual(scores, label)
+    residual = read(loss).on_spheres().residual(scores, label)
     factor = scale / len(target)
     return factor * residual @ weight, factor * residual.T @ features
 
@@ -79,8 +79,7 @@ def step(
         lr: learning rate eta of the mean loss.
 
     Returns:
-        [N, K]. The left side of the paper's Equation 207 has the opposite sign: it is old minus new. The step does not
-        set norms back to 1.
+        [N, K]. The paper's Equation 207 is old minus new. The step does not set norms back to 1.
 
     Paper: 003, Theorems 5 and 6.
     Tests: tests/theory/test_scaling.py::test_step_against_an_actual_step
@@ -117,7 +116,7 @@ def decay_rate(cosines: Tensor, target: Tensor, *, loss: str | nn.Module = "ce")
         (1.5, 0.5)
     """
     true = F.one_hot(target.long(), cosines.shape[1]).bool()
-    return read(loss).decay_rate(cosines[true], cosines.masked_fill(true, -math.inf).amax(1))
+    return read(loss).on_spheres().decay_rate(cosines[true], cosines.masked_fill(true, -math.inf).amax(1))
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,7 @@ def steps_to_collapse(
         >>> bool(found.steps[0, 0] > found.steps[0, 1] > 0)    # a smaller scale is slower
         True
     """
-    theory = read(loss)
+    residual_of = read(loss).on_spheres().residual
     check_count("K", K)
     check_count("n", n, least=1)
     check_count("starts", starts, least=1)
@@ -213,7 +212,7 @@ def steps_to_collapse(
             if len(active) == 0:
                 break
             scores = gamma * cosines - biases
-            residual = theory.residual(scores, label)
+            residual = residual_of(scores, label)
             pull = gamma * residual
             # Both gradients belong to the old point, so both are updated at once.
             features, weight = (
@@ -273,13 +272,12 @@ def predicted_exponent(loss: str | nn.Module, K: int, scale: float | None = None
     Near collapse the loss's residual drives everything. It decays with this exponent (for BCE, at its optimal bias).
     The scores of cross-entropy move by scale^2 times the residual. At a finite scale this slows the growth, down to
     b - 2/scale. The slowest part of BCE is its trained bias. Its gradient has no factor of the scale, so its local
-    exponent is b. For K = 10 the paper fits 0.87 and 0.52, and the limits are 1.111 and 0.556.
+    exponent is b. For K = 10 the paper fits 0.87 and 0.52.
 
     Args:
         loss: "ce" or "bce", or such a loss Module.
         K: number of classes, at least 2.
-        scale: the local exponent at a finite scale lies in a range. With a scale we give its lower end, with None its
-            upper end, which is the limit of large scales.
+        scale: the scale at which to give the lower end of the local exponent. None is the limit of large scales.
 
     Paper: 003, Equation 219; the prediction is derived from Theorems 1 and 2.
     Tests: tests/theory/test_scaling.py::test_large_scale_limits
@@ -289,7 +287,7 @@ def predicted_exponent(loss: str | nn.Module, K: int, scale: float | None = None
         (1.111, 0.556)
     """
     check_count("K", K)
-    return read(loss).collapse_exponent(K, scale)
+    return read(loss).on_spheres().exponent(K, scale)
 
 
 def predicted_power(K: int) -> int:
@@ -298,8 +296,7 @@ def predicted_power(K: int) -> int:
     It is 1 for K <= 3, else 2. To first order in the scale, the loss is log K minus the scale times a linear function
     of the cosines. Every collapsed configuration with sum_k w_k = 0 minimises that. Two or three unit vectors that sum
     to zero are a simplex frame. Four or more need not be one: only the term of second order, scale^2, drives them to
-    equal angles. The paper argues that one step moves the cosines by O(scale), so that collapse takes a/scale steps.
-    That is true only for the first phase.
+    equal angles. So the paper's a/scale steps are true only for the first phase.
 
     Args:
         K: number of classes, at least 2.

@@ -89,11 +89,10 @@ class UnconstrainedFeatures:
         K: number of classes, at least 2.
         n: samples per class, or K numbers for unbalanced classes.
         d: dimension of the features.
-        loss: a create name or a loss Module. `large-margin` takes features and weight, so there is no bias.
-            `arc-margin` takes cosines, so it needs `normalized=True`, and it has its own scale. The distillation losses
-            need a teacher, so they raise ValueError. `ln` has no minimum: it does not see the norms, the penalties
-            drive them to 0, and no start converges. A Module from elsewhere works if it maps (logits, target) to a mean
-            and is differentiable.
+        loss: a create name or a loss Module, or a differentiable Module that maps (logits, target) to a mean.
+            `large-margin` has no bias. `arc-margin` needs `normalized=True`, and has its own scale. The distillation
+            losses need a teacher, so they raise ValueError. `ln` has no minimum: it does not see the norms, the
+            penalties drive them to 0, and no start converges.
         lambda_w, lambda_h, lambda_b: penalties. In the Euclidean model the first two must be above 0, because without
             them most losses do not attain their infimum.
         normalized: whether rows lie on spheres.
@@ -167,10 +166,10 @@ class UnconstrainedFeatures:
             >>> model.objective(torch.zeros(2, 2), torch.zeros(2, 2), torch.zeros(2))
             tensor(0.6931)
         """
+        penalty = 0.5 * self.lambda_b * bias.square().sum()
         if self.normalized:
             weight, features = _unit(weight), _unit(features)
-        penalty = 0.5 * self.lambda_b * bias.square().sum()
-        if not self.normalized:
+        else:
             penalty = penalty + 0.5 * self.lambda_w * weight.square().sum()
             penalty = penalty + 0.5 * self.lambda_h * features.square().sum()
         return self._mean_loss(weight, features, bias) + penalty
@@ -363,8 +362,7 @@ def _unit(rows: Tensor) -> Tensor:
 class _Search:
     """Minimises a model from many random starts, in coordinates of its own.
 
-    W, H and b are `metric` times the coordinates. The metric gives all coordinates curvatures of the same order. In the
-    Euclidean model the penalties become the same in all directions.
+    W, H and b are `metric` times the coordinates, which gives all coordinates curvatures of the same order.
     """
 
     def __init__(self, model: UnconstrainedFeatures) -> None:
@@ -378,7 +376,6 @@ class _Search:
             self.metric = model.lambda_w**-0.5, model.lambda_h**-0.5, curvature**-0.5
 
     def run(self, starts: int, *, seed: int, spread: float, tolerance: float, max_iterations: int) -> numbers.Ends:
-        """Minimise from random starts until the gradient norm is below the tolerance."""
         model, metric, size = self.model, self.metric, self.model._entries
         generator = torch.Generator().manual_seed(seed)
         points = torch.randn(starts, size, generator=generator, dtype=torch.float64)
