@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 
-from lastlayer.reports import load
+from lastlayer.reports import load, summarise
 from lastlayer.runs import DamagedFileError, RunFolder
 
 from . import factory
@@ -86,6 +86,19 @@ def test_runs_asked_for_without_their_defaults_stay_one_group(tmp_path):
     first, second = load(tmp_path).runs
     assert first.key == second.key
     assert first.trial["optimiser"]["lr"] == 0.1
+
+
+def test_seeds_that_test_on_other_folds_are_one_group(tmp_path):
+    trials = [trial(loss, s, data="iris") for loss in ("ce", "sln") for s in range(3)]
+    for content in trials:
+        content["data"]["fold"] = content["seed"]
+        factory.done(tmp_path, content)
+    runs = load(tmp_path).runs
+    assert len(runs) == 6
+    assert {run.status for run in runs} == {"done"}
+    assert [(group.label, sorted(group.done)) for group in summarise(load(tmp_path)).groups] == [
+        ("ce", [0, 1, 2]), ("sln", [0, 1, 2]),
+    ]  # fmt: skip
 
 
 def test_several_folders_of_runs_give_all_their_runs(tmp_path):

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from lastlayer.data import load
 from lastlayer.runners import Event, Placement, Work, register, run_trials
 from lastlayer.runners.protocol import SharedData
 from lastlayer.training import DataChoice, ModelChoice, Schedule, Trial
@@ -164,3 +166,15 @@ def test_what_was_read_last_is_kept_and_moved_once() -> None:
         assert shared.load(DataChoice("no such data")) is None
     given = SharedData(given=first)
     assert given.load(DataChoice("wine")) is first
+
+
+def test_each_trial_takes_its_own_fold_of_data_that_were_given() -> None:
+    read = load("iris")
+    given = SharedData(given=read)
+    first, second = (given.load(DataChoice("the file", fold=fold, holdout=0.2)) for fold in (0, 1))
+    assert first is not None
+    assert second is not None
+    assert first.validation is not None
+    assert len(first.train) + len(first.test) + len(first.validation) == 150
+    assert not torch.equal(first.test.inputs, second.test.inputs)
+    assert given.load(DataChoice("the file")) is read

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from lastlayer import data
 from lastlayer.data import CorruptFileError
 from lastlayer.training import DataChoice, Facts, facts, load_data
-from lastlayer.training.facts import load_features
+from lastlayer.training.facts import choose, load_features
 from tests.training.conftest import K, points
 
 
@@ -32,6 +33,53 @@ def test_published_open_sets_take_their_number_from_the_seed(monkeypatch: pytest
     assert sorted(opened.unknown.target.unique().tolist()) == [0, 1, 7, 9]
     with pytest.raises(ValueError, match=r"leave out data\.unknown=4"):
         DataChoice("mnist", arpl=True, unknown=4)
+
+
+def test_folds_share_out_the_samples_and_every_other_choice_follows() -> None:
+    whole = data.load("digits")
+    label = torch.cat([whole.train.target, whole.test.target])
+
+    factors = torch.randint(2**40, (64,))
+
+    def keys(split: data.Split) -> torch.Tensor:
+        """A number for each sample. No two samples have the same."""
+        return (split.tensor().flatten(1).long() * factors).sum(1)
+
+    key = torch.cat([keys(whole.train), keys(whole.test)]).sort().values
+    assert len(key.unique()) == 1797
+    tested = []
+    for fold in range(5):
+        dataset = load_data(DataChoice("digits", fold=fold, holdout=0.1))
+        assert dataset.validation is not None
+        parts = [keys(split) for split in (dataset.train, dataset.test, dataset.validation)]
+        assert torch.equal(torch.cat(parts).sort().values, key)
+        assert dataset.test.target.bincount().tolist() == pytest.approx((label.bincount() / 5).tolist(), abs=1)
+        tested.append(parts[1])
+    assert torch.equal(torch.cat(tested).sort().values, key)
+    assert not torch.equal(keys(load_data(DataChoice("digits", fold=5)).test), tested[0])
+
+
+def test_a_fold_of_data_with_a_test_set_of_its_own_is_refused(files):
+    with pytest.raises(ValueError, match=r"data\.fold=2: train has a test set of its own.*leave data\.fold out"):
+        choose(load_features(*files), DataChoice("x", fold=2))
+
+
+def test_folds_read_the_data_set_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read is counted where files and tables are read, below `data.load`."""
+    from lastlayer.data import loading
+
+    reads: list[Any] = []
+    builtin = loading._read  # private: to count what is read
+
+    def counted(name: Any, *rest: Any) -> data.Dataset:
+        reads.append(name)
+        return builtin(name, *rest)
+
+    monkeypatch.setattr(loading, "_read", counted)
+    with data.reading_once():
+        for fold in range(7):
+            load_data(DataChoice("iris", fold=fold))
+    assert reads == ["iris"]
 
 
 def test_features_keep_their_bits_and_are_standardised_on_the_way(files):

@@ -27,9 +27,20 @@ def test_the_identity_is_stable_across_versions_of_the_code() -> None:
     assert len(Trial().identity) == 16
 
 
+def test_a_fold_is_written_down_only_where_there_is_one() -> None:
+    """Trials from before there were folds keep their identity."""
+    assert "fold" not in Trial().to_dict()["data"]
+    assert "fold" not in Trial().with_settings({"data.fold": 3}, {"data.fold": None}).to_dict()["data"]
+    chosen = Trial().with_settings({"data.fold": 3.0})
+    assert (chosen.data.fold, chosen.data.options, chosen.to_dict()["data"]["fold"]) == (3, {}, 3)
+    assert Trial.from_dict(json.loads(json.dumps(chosen.to_dict()))) == chosen
+    assert chosen.with_settings({"data": {"name": "wine"}}).data == DataChoice("wine")
+
+
 def test_every_field_changes_the_identity() -> None:
     changes = {
         "data.name": "wine",
+        "data.fold": 0,
         "data.holdout": 0.2,
         "model.width": 7,
         "head.name": "simplex",
@@ -71,6 +82,8 @@ def test_every_field_changes_the_identity() -> None:
         ({"loss": "sln"}, ["loss must be a mapping", "sln"]),
         ({"loss.options": 5}, ["loss.options must be a mapping", "5"]),
         ({"seed": 2**70}, ["seed must be >= 0 and <=", str(2**70)]),
+        ({"data.fold": -1}, ["data.fold", ">= 0", "-1"]),
+        ({"data.fold": "two"}, ["data.fold", "whole number", "'two'"]),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, object], words: list[str]) -> None:

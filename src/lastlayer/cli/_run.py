@@ -89,9 +89,10 @@ def loss_in_words(trial: Trial) -> str:
 
 def names_of(trials: Sequence[Trial]) -> list[str]:
     """What each trial is called while it runs: its name in the table, and its seed."""
+    from lastlayer.reports.collect import group_of
     from lastlayer.reports.summary import labels_of
 
-    keys = [json.dumps({**trial.to_dict(), "seed": None}) for trial in trials]
+    keys = [json.dumps(group_of(trial.to_dict())) for trial in trials]
     apart = list(dict.fromkeys(keys))
     labels = dict(zip(apart, labels_of([json.loads(key) for key in apart]), strict=True))
     return [f"{labels[key]} seed {trial.seed}" for key, trial in zip(keys, trials, strict=True)]
@@ -116,7 +117,7 @@ def run(
         trials: resolved.
         placement: where and how.
         title: of the comparison, for reports.
-        dataset: the data of all trials, if it is loaded already.
+        dataset: the data set of all trials as it was read, if it is loaded already.
         notes: printed first.
     """
     from lastlayer.runners import run_trials
@@ -150,9 +151,8 @@ def tuned(trials: Sequence[Trial], placement: Placement, dataset: Dataset | None
     Args:
         trials: resolved.
         placement: where and how the candidates run.
-        dataset: the data of all trials, if it is loaded already; its validation samples are held out here.
+        dataset: the data set of all trials as it was read, if it is loaded already.
     """
-    from lastlayer.data import hold_out
     from lastlayer.training.recipes import best_settings, candidates
 
     def without_seed(trial: Trial) -> Trial:
@@ -163,8 +163,6 @@ def tuned(trials: Sequence[Trial], placement: Placement, dataset: Dataset | None
     every = [candidate for grid in grids.values() for candidate in grid]
     if dataset is not None:
         refuse_other_data(every, placement, dataset)
-        if dataset.validation is None:
-            dataset = hold_out(dataset, every[0].data.holdout, every[0].data.seed)
     run(every, placement, f"tuning of {counted(len(settings), 'setting')}", dataset)
     chosen = {}
     for key, trial in settings.items():

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lastlayer.training import Trial
 
 DEFAULT_LOSSES = "ce,ls,mse,bce,sln,batch-ce"
-SETTABLE_DATA = ("data.holdout", "data.seed")  # by --set of linear-probe
+SETTABLE_DATA = ("data.holdout", "data.seed", "data.fold")  # by --set of linear-probe
 _option = functools.partial(typer.Option, show_default=False)
 
 
@@ -134,7 +134,6 @@ def linear_probe(
     rows would not fit in memory, everything but accuracy is measured on an even share of each class, and a note says
     on how many rows. The same command again skips what is done and resumes what was interrupted.
     """
-    from lastlayer.data import hold_out
     from lastlayer.runners import Placement
     from lastlayer.training.facts import load_features
     from lastlayer.training.recipes import choose_rate, probe_trial
@@ -144,7 +143,7 @@ def linear_probe(
         if name == "seed":
             raise ValueError("--set seed: linear-probe takes seeds 0, 1, ... (--seeds 5)")
         if name.partition(".")[0] == "data" and name not in SETTABLE_DATA:
-            why = f"the data is that of --features and --test; only {' and '.join(SETTABLE_DATA)} can be set"
+            why = f"the data is that of --features and --test; only {', '.join(SETTABLE_DATA)} can be set"
             raise ValueError(f"--set {name}: {why}")
     options: dict[str, Any] = {"standardize": standardize}
     given = {
@@ -164,8 +163,6 @@ def linear_probe(
     trials = for_each_loss(split_losses(losses), range(seeds), make)
     notes = check_trials(trials, dataset)
     placement = Placement(out, device, retry_failed=retry_failed)
-    if trials[0].data.holdout:
-        dataset = hold_out(dataset, trials[0].data.holdout, trials[0].data.seed)
     if tune:
         trials = tuned(trials, placement, dataset)
     refuse_other_data(trials, placement, dataset)

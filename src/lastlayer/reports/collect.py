@@ -26,7 +26,7 @@ class Run:
     trial: Mapping[str, Any]
     """As it was trained. If the folder does not say, as it was asked for. Empty if neither is known."""
     key: Mapping[str, Any]
-    """What the run is grouped by: the trial as it was asked for, without its seed and the fold it is tested on."""
+    """What the run is grouped by: the trial as it was asked for, as `group_of` gives it."""
     result: Mapping[str, Any] | None = None
     """What came out, if the run is done."""
     problem: str = ""
@@ -141,10 +141,20 @@ def _of_comparison(file: Path, others: int = 0) -> RunSet:
 
 
 def _seen(run: RunState, asked: Mapping[str, Any] | None = None) -> Run:
-    key = {name: value for name, value in (asked or run.trial).items() if name != "seed"}
-    if isinstance(key.get("data"), Mapping):  # each seed may be tested on another fold
-        key["data"] = {name: value for name, value in key["data"].items() if name != "fold"}
-    return Run(run.path, run.state, run.trial, key, run.result, _problem(run))
+    return Run(run.path, run.state, run.trial, group_of(asked or run.trial), run.result, _problem(run))
+
+
+def group_of(trial: Mapping[str, Any]) -> dict[str, Any]:
+    """A trial as plain content without its seed and its fold: runs that differ in nothing else are one group.
+
+    Example:
+        >>> group_of({"loss": {"name": "ce"}, "data": {"name": "digits", "fold": 2}, "seed": 2})
+        {'loss': {'name': 'ce'}, 'data': {'name': 'digits'}}
+    """
+    kept = {name: value for name, value in trial.items() if name != "seed"}
+    if isinstance(kept.get("data"), Mapping):
+        kept["data"] = {name: value for name, value in kept["data"].items() if name != "fold"}
+    return kept
 
 
 def _problem(run: RunState) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lastlayer.measures import MEASURES, Measure
-from lastlayer.reports.collect import Run, RunSet
+from lastlayer.reports.collect import Run, RunSet, group_of
 from lastlayer.reports.columns import SPLITS, Column, Split, TableCell, compared
 from lastlayer.reports.statistics import spread
 
@@ -33,7 +33,7 @@ FEATURES = ("nc1", "nc2", "nc3", "compactness", "separability", "intra_inter_rat
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ only in their seed."""
+    """Runs that differ only in their seed and the fold that they are tested on."""
 
     label: str
     key: Mapping[str, Any]
@@ -51,10 +51,9 @@ class Group:
 
     @property
     def trial(self) -> Mapping[str, Any]:
-        """The settings without the seed, with the defaults that one of the runs has written down."""
+        """The settings without seed and fold, with the defaults that one of the runs has written down."""
         written = [run.trial for run in self.runs if run.trial and run.status != "missing"]
-        chosen = written[0] if written else self.key
-        return {name: value for name, value in chosen.items() if name != "seed"}
+        return group_of(written[0] if written else self.key)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ import torch
 from lastlayer._core.registry import Registry, find, import_all, split_path
 from lastlayer.data import Dataset, reading_once
 from lastlayer.runs import RunFolder
-from lastlayer.training import DataChoice, Progress, Trial, fit, load_data
+from lastlayer.training import DataChoice, Progress, Trial, choose, fit, load_data
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ class SharedData:
 
     Args:
         root: where data sets lie.
-        given: the data of all trials, if it is loaded already.
+        given: the data set of all trials as it was read, if it is loaded already. What a trial takes of it, such as its
+            fold, is chosen here.
         move: brings a data set to where the trials run, if it must be brought there.
     """
 
@@ -90,18 +91,16 @@ class SharedData:
         given: Dataset | None = None,
         move: Callable[[Dataset], Dataset] | None = None,
     ) -> None:
-        self.root, self._move = root, move
-        self.given = move(given) if given is not None and move is not None else given
+        self.root, self.given, self._move = root, given, move
         self._last: tuple[DataChoice, Dataset] | None = None
 
     def load(self, choice: DataChoice) -> Dataset | None:
         """The data, or None if it cannot be read. The trial then meets the reason itself and writes it down."""
-        if self.given is not None:
-            return self.given
         if self._last is None or self._last[0] != choice:
             self._last = None  # before another takes memory
             try:
-                dataset = load_data(choice, self.root)
+                given = self.given
+                dataset = load_data(choice, self.root) if given is None else choose(given, choice, self.root)
                 self._last = (choice, dataset if self._move is None else self._move(dataset))
             except Exception:
                 return None
@@ -199,7 +198,8 @@ def run_trials(trials: Sequence[Trial], placement: Placement, dataset: Dataset |
     Args:
         trials: resolved.
         placement: where and how.
-        dataset: the data of all trials, if it is loaded already; they then share it and run in this process.
+        dataset: the data set of all trials as it was read, if it is loaded already; they then share it and run in this
+            process. Each takes its own fold and hold-out of it.
 
     Raises:
         ValueError: at once, for a device that this machine does not have, an unknown runner, or a batch that does not

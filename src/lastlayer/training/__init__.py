@@ -1,7 +1,7 @@
 """What to train (`Trial`), how one trial runs (`fit`), and what is left of it (`load`)."""
 
 from lastlayer.training.engine.state import DivergedError
-from lastlayer.training.facts import Facts, load_data
+from lastlayer.training.facts import Facts, choose, load_data
 from lastlayer.training.fit import Progress, finish_fit, fit
 from lastlayer.training.load import Loaded, load
 from lastlayer.training.trial import (
@@ -28,6 +28,7 @@ __all__ = [
     "Progress",
     "Schedule",
     "Trial",
+    "choose",
     "finish_fit",
     "fit",
     "load",

@@ -122,9 +122,33 @@ def limits(dataset: data.Dataset) -> tuple[str, ...]:
 
 
 def load_data(choice: DataChoice, root: str | Path | None = None) -> data.Dataset:
-    """Read the samples of a trial, chosen in this order: classes, subset, open set, long tail, hold-out."""
+    """Read a data set, and choose the samples of a trial from it by `choose`."""
     dataset = data.load(choice.name, root, **choice.options)
     _check_classes(dataset, choice.name)
+    return choose(dataset, choice, root)
+
+
+def choose(dataset: data.Dataset, choice: DataChoice, root: str | Path | None = None) -> data.Dataset:
+    """The samples of a trial, chosen in this order: fold, classes, subset, open set, long tail, hold-out.
+
+    Args:
+        dataset: as it was read.
+        choice: what to take of it.
+        root: where the data set with the unknown classes lies, if that is another one.
+
+    Raises:
+        ValueError: for a choice that the data set does not allow, such as a fold if it has a test set of its own.
+
+    Example:
+        >>> folds = [choose(data.load("iris"), DataChoice("iris", fold=fold)) for fold in range(5)]
+        >>> [len(fold.test) for fold in folds]
+        [30, 30, 30, 30, 30]
+    """
+    if choice.fold is not None:
+        if dataset.random_test is None:
+            why = f"{dataset.name} has a test set of its own, which all runs are tested on; leave data.fold out"
+            raise ValueError(f"data.fold={choice.fold}: {why}")
+        dataset = data.fold(dataset, choice.fold, seed=choice.seed)
     if choice.classes is not None or choice.train is not None:
         dataset = data.subset(dataset, choice.train, classes=choice.classes, seed=choice.seed)
     if choice.unknown is not None or choice.unknown_from is not None or choice.arpl:

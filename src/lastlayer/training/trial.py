@@ -20,6 +20,7 @@ from lastlayer._core.registry import nearest
 
 Options = Mapping[str, Any]
 LARGEST_SEED = 2**62  # a step beyond it torch takes no seed
+LARGEST_FOLD = 10**6  # each shuffle takes a seed of its own
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class DataChoice:
             number of the list, 0 to 4.
         holdout: share of the training set kept for validation.
         seed: of every choice above. The trial's own seed does not change the data.
+        fold: which fifth to test on, for data without a test set of their own: 0 to 4, or more for other shuffles. None
+            leaves the test set as it was read.
     """
 
     name: str = "digits"
@@ -50,6 +53,7 @@ class DataChoice:
     arpl: bool = False
     holdout: float = 0.0
     seed: int = 0
+    fold: int | None = None
 
     def __post_init__(self) -> None:
         settle(self, "data.")
@@ -59,6 +63,7 @@ class DataChoice:
         within(self.unknown, "data.unknown", 1)
         within(self.holdout, "data.holdout", 0.0, 0.9)
         within(self.seed, "data.seed", 0, LARGEST_SEED)
+        within(self.fold, "data.fold", 0, LARGEST_FOLD)
         if self.arpl and self.unknown is not None:
             raise ValueError(f"data.arpl takes its classes from published lists: leave out data.unknown={self.unknown}")
 
@@ -224,7 +229,16 @@ class Trial:
         within(self.seed, "seed", 0, LARGEST_SEED)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings, lists and dicts, as in trial.json."""
+        """Plain numbers, strings, lists and dicts, as in trial.json.
+
+        `data.fold` is left out while it is None: older trials do not have it, and their identities must not change.
+        """
+        plain = self._fields()
+        if plain["data"]["fold"] is None:
+            del plain["data"]["fold"]
+        return plain
+
+    def _fields(self) -> dict[str, Any]:
         plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         return plain
 
@@ -245,7 +259,7 @@ class Trial:
         If a name below data, model, head or loss is not one of its fields, it goes into its options. A whole part, such
         as {"model": {"name": "mlp"}}, replaces the old one. Later layers overwrite earlier ones.
         """
-        content, defaults = self.to_dict(), Trial().to_dict()
+        content, defaults = self._fields(), Trial()._fields()
         for name, value in (item for layer in layers for item in layer.items()):
             part, _, rest = name.partition(".")
             if not rest:
