@@ -1,5 +1,8 @@
 """NC1 to NC4 and self-duality against plain float64 references, and the defects of other implementations."""
 
+from fractions import Fraction
+from operator import mul
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -126,6 +129,42 @@ def test_nc4_decides_close_calls_in_float64():
     expected = reference.nc4(features, target, weight)
     assert 0 < expected < 1
     assert float(neural_collapse(features, target, weight).nc4) == expected
+
+
+def exact_nc4(features: torch.Tensor, target: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> float:
+    """In fractions, so that a tie is a tie; the lower label wins it."""
+    rows = [[Fraction(value) for value in row] for row in features.tolist()]
+    table = [[Fraction(value) for value in row] for row in weight.tolist()]
+    added = [Fraction(0)] * len(table) if bias is None else [Fraction(value) for value in bias.tolist()]
+    labels = target.tolist()
+    groups = [[row for row, label in zip(rows, labels, strict=True) if label == k] for k in range(len(table))]
+    means = [[sum(column, Fraction(0)) / len(group) for column in zip(*group, strict=True)] for group in groups]
+    differ = 0
+    for row in rows:
+        logits = [sum(map(mul, w, row), b) for w, b in zip(table, added, strict=True)]
+        near = [sum(((x - m) ** 2 for x, m in zip(row, mean, strict=True)), Fraction(0)) for mean in means]
+        differ += logits.index(max(logits)) != near.index(min(near))
+    return differ / len(rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shift", [0.0, 1000.0])
+def test_in_nc4_the_lower_label_wins_a_tie(dtype, shift):
+    """A quarter of the features is zero, some rows of the classifier are equal, and so are some class means."""
+    generator = torch.Generator().manual_seed(0)
+    for number in range(100):
+        count, classes, dim = 24, 2 + number % 4, 1 + number % 5
+        features = torch.randint(-3, 4, (count, dim), generator=generator).to(dtype) / 4
+        features[torch.rand(count, generator=generator) < 0.25] = 0
+        target = torch.arange(count) % classes
+        if number % 3 == 0:
+            features[target == 1] = features[target == 0][: int((target == 1).sum())]
+        weight = torch.randn(classes, dim, generator=generator).to(dtype)
+        if number % 2:
+            weight[-1] = weight[0]
+        bias = torch.randint(-1, 2, (classes,), generator=generator).to(dtype) if number % 4 > 1 else None
+        got = float(neural_collapse(features + shift, target, weight, bias).nc4)
+        assert got == exact_nc4(features + shift, target, weight, bias)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10])

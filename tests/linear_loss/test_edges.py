@@ -9,6 +9,7 @@ import torch
 
 from lastlayer import losses
 from lastlayer.linear_loss import Plan, linear_loss
+from lastlayer.linear_loss import plan as choose
 from tests.linear_loss.cases import (
     BATCH,
     PER_SAMPLE,
@@ -99,3 +100,80 @@ def test_a_layer_without_numbers_has_a_loss_without_any() -> None:
     features, weight = torch.empty(8, 4, device="meta"), torch.empty(6, 4, device="meta")
     labels = torch.empty(8, dtype=torch.long, device="meta")
     assert linear_loss(features, weight, labels, "ce", plan=Plan("dense", "test")).shape == ()
+
+
+@pytest.mark.parametrize("plan", [rows(2), classes(3), None])
+@pytest.mark.parametrize("name", ["ce", "sln", "bce", "batch-ce"])
+def test_a_float16_gradient_that_overflows_is_not_finite(name: str, plan: Plan | None) -> None:
+    """GradScaler looks for numbers that are not finite. If they became the largest one there is, it would step on."""
+    features, weight, _ = (part.detach().half().requires_grad_() for part in layer())
+    labels, scale = target("index"), torch.tensor(1e8)
+    value = linear_loss(features, weight, labels, make(name), plan=plan)
+    assert value.isfinite()
+    found = torch.autograd.grad(value * scale, [features, weight])
+    assert not any(gradient.isfinite().all() for gradient in found)
+    assert not any((gradient.abs() == 65504).any() for gradient in found)
+
+
+class Mean(losses.Loss):
+    """Over all entries, as torch's own binary cross-entropy of logits has it."""
+
+    @staticmethod
+    def function(logits: torch.Tensor, target: torch.Tensor, *, reduction: str = "mean") -> torch.Tensor:
+        wanted = torch.nn.functional.one_hot(target, logits.shape[1]).to(logits.dtype)
+        value: torch.Tensor = torch.nn.functional.binary_cross_entropy_with_logits(logits, wanted, reduction=reduction)
+        return value
+
+
+class Weighted(losses.Loss):
+    """Its mean divides by the number of samples, whatever their weights are."""
+
+    @staticmethod
+    def function(
+        logits: torch.Tensor, target: torch.Tensor, *, weight: torch.Tensor, reduction: str = "mean"
+    ) -> torch.Tensor:
+        value: torch.Tensor = torch.nn.functional.multi_margin_loss(logits, target, weight=weight, reduction=reduction)
+        return value
+
+
+class InPieces(losses.Loss):
+    """One that says how it adds up."""
+
+    in_pieces = True
+
+    @staticmethod
+    def function(
+        logits: torch.Tensor, target: torch.Tensor, *, weight: torch.Tensor | None = None, ignore_index: int = -100,
+        reduction: str = "mean",
+    ) -> torch.Tensor:  # fmt: skip
+        value: torch.Tensor = torch.nn.functional.cross_entropy(
+            logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction
+        )
+        return value
+
+
+def test_a_mean_of_ones_own_is_not_replaced_by_that_of_cross_entropy() -> None:
+    """At sizes for which losses of the library are computed a chunk of samples at a time."""
+    generator = torch.Generator().manual_seed(0)
+    samples, num_classes = 4100, 4096
+    features = torch.randn(samples, 2, generator=generator, requires_grad=True)
+    weight = torch.randn(num_classes, 2, generator=generator, requires_grad=True)
+    labels = torch.randint(num_classes, (samples,), generator=generator)
+    each = torch.rand(num_classes, generator=generator)
+    assert choose(samples, 2, num_classes, "ce").path == "rows"
+    for module in (Mean(), Weighted(weight=each), losses.wrap.as_loss(torch.nn.MultiMarginLoss(weight=each))):
+        found = choose(samples, 2, num_classes, module)
+        assert found.path == "dense"
+        assert "does not say how the losses of some samples add up" in found.why
+        value = linear_loss(features, weight, labels, module)
+        torch.testing.assert_close(value, module(features @ weight.T, labels))
+        with pytest.raises(ValueError, match="set in_pieces = True in its class"):
+            linear_loss(features, weight, labels, module, plan=rows(100))
+
+
+def test_a_loss_of_ones_own_that_says_how_it_adds_up_is_taken_by_rows() -> None:
+    parts = [*layer()[:2], None]
+    labels = target("index")
+    assert choose(4100, 2, 4096, InPieces()).path == "rows"
+    for module in (InPieces(), InPieces(weight=torch.arange(1.0, K + 1).double(), ignore_index=1)):
+        assert_same(linear_loss(*parts[:2], labels, module, plan=rows(2)), dense(module, parts, labels), parts)

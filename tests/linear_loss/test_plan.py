@@ -127,6 +127,7 @@ def test_a_plan_that_is_none(arguments: dict[str, Any]) -> None:
 class _Widths(losses.Loss):
     """Cross-entropy that writes down the shape of the logits it is given."""
 
+    in_pieces = True
     function = staticmethod(losses.cross_entropy)
 
     def forward(self, *inputs: Any, **named: Any) -> torch.Tensor:

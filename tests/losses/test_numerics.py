@@ -45,7 +45,12 @@ def test_value_and_gradient_are_finite(case, edge, kind, dtype):
         assert loss.isfinite()
         (gradient,) = torch.autograd.grad(loss, logits)
         assert gradient.dtype is dtype
-        assert gradient.isfinite().all()
+        if dtype is torch.float16:  # which cannot hold every gradient; what it cannot hold is infinite
+            wide = logits.detach().float().requires_grad_()
+            held = torch.autograd.grad(case.call(wide, target, **option), wide)[0].abs() < 65504
+            assert torch.equal(gradient.isfinite(), held)
+        else:
+            assert gradient.isfinite().all()
 
 
 @every_dtype
@@ -126,14 +131,15 @@ class TestSoftLogitNorm:
             assert torch.equal(z.grad[0], torch.zeros(4, dtype=dtype))
         assert z.grad[1].abs().min() > 0
 
-    def test_float16_gradient_is_clamped_not_infinite(self):
+    def test_float16_gradient_that_overflows_is_infinite(self):
+        """So that GradScaler sees it and skips the step."""
         z = torch.tensor([[6e-8, 0.0, 0.0]], dtype=torch.float16, requires_grad=True)
         losses.soft_logit_norm(z, torch.tensor([1]), gamma=1.0, tau=0.1).backward()
-        assert z.grad.abs().max().item() == 65504.0
+        assert z.grad.isinf().any()
         wide = z.detach().float().requires_grad_()
         losses.soft_logit_norm(wide, torch.tensor([1]), gamma=1.0, tau=0.1).backward()
         assert wide.grad.abs().max() > 65504
-        assert torch.equal(z.grad.sign(), wide.grad.half().sign())
+        assert torch.equal(z.grad, wide.grad.half())
 
     def test_float16_gradient_within_range_is_left_alone(self):
         z = torch.tensor([[0.5, -0.25, 1.0]], dtype=torch.float16, requires_grad=True)

@@ -5,7 +5,6 @@ Tests: tests/_core/test_precision.py.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,21 +18,6 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 def at_least_float32(values: Tensor) -> Tensor:
     """Half precision becomes float32, which keeps order and ties; every other dtype stays."""
     return values.to(wide(values.dtype))
-
-
-def narrow(values: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
-    """Convert gradients to a dtype, or into `out`. In float16 they are clamped to its finite range."""
-    if dtype is torch.float16 and values.dtype is not dtype:
-        limit = torch.finfo(dtype).max
-        values = values.clamp(-limit, limit)
-    return values.to(dtype) if out is None else out.copy_(values)
-
-
-def upcast(x: Tensor) -> Tensor:
-    """As `at_least_float32`, but a gradient too large for float16 is clamped to its largest finite value."""
-    if x.dtype is torch.float16:
-        return _ClampedUpcast.apply(x)  # type: ignore[no-any-return, no-untyped-call]
-    return at_least_float32(x)
 
 
 @contextmanager
@@ -66,22 +50,3 @@ def without_tf32() -> Iterator[None]:
         yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
-
-
-class _ClampedUpcast(torch.autograd.Function):
-    """float16 to float32. The gradient is clamped to the finite range of float16."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.float()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        limit = torch.finfo(torch.float16).max
-        return gradient.clamp(-limit, limit).half()

@@ -6,7 +6,7 @@ Tests: tests/_core/test_unit.py.
 import torch
 from torch import Tensor
 
-from lastlayer._core.precision import upcast
+from lastlayer._core.precision import at_least_float32
 
 
 def soft_normalize(x: Tensor, gamma: float = 1.0, tau: Tensor | float = 1.0, dim: int = -1) -> Tensor:
@@ -15,10 +15,9 @@ def soft_normalize(x: Tensor, gamma: float = 1.0, tau: Tensor | float = 1.0, dim
     We first divide the row by its largest entry m, so that no square overflows or vanishes. The result,
     (x/m) ||x/m||^-gamma m^(1-gamma) / tau, does not depend on m, so no gradient flows through m.
 
-    Half precision is computed and returned in float32. A gradient too large for float16 is clamped to its largest
-    finite value.
+    Half precision is computed and returned in float32.
     """
-    x = upcast(x)
+    x = at_least_float32(x)
     largest = x.detach().abs().amax(dim, keepdim=True)
     nonzero = largest > 0
     # A division by less than the smallest normal number would overflow; scaled by that number, squares still fit.

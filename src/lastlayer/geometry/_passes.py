@@ -94,7 +94,7 @@ def second_pass(
     table = None if whitener is None else whitener.to(dtype)
     rules = classifier and (
         AffineScores.classifier(*classifier, global_mean),
-        AffineScores.nearest_mean(means.mean - center),
+        AffineScores.nearest_mean(means.mean - center, center, global_mean),
     )
     unit_sum = torch.zeros_like(means.mean)
     disagreements = means.count.new_zeros(())
@@ -251,28 +251,35 @@ class FeatureChunks:
 
 @dataclass(frozen=True)
 class AffineScores:
-    """Scores table z + offset for a feature z relative to the global mean. Their argmax is the decision."""
+    """Scores table z + offset for a feature z relative to the global mean. Their argmax is the decision.
+
+    The sizes are those of the numbers that table and offset were computed from, so they say how much was rounded.
+    """
 
     table: Tensor  # (K, d) float64
     offset: Tensor  # (K,) float64
+    table_size: Tensor  # ()
+    offset_size: Tensor  # ()
 
     @classmethod
-    def nearest_mean(cls, centred: Tensor) -> "AffineScores":
+    def nearest_mean(cls, centred: Tensor, center: Tensor, global_mean: Tensor) -> "AffineScores":
         """Decides for the class with the nearest mean: z.m - |m|^2 / 2 is largest where |z - m|^2 is smallest."""
         table = centred.detach()
-        return cls(table, -table.square().sum(dim=1) / 2)
+        size = _longest(table) + _longest(center)
+        return cls(table, -table.square().sum(dim=1) / 2, size, size * (_longest(global_mean) + size))
 
     @classmethod
     def classifier(cls, weight: Tensor, bias: Tensor | None, center: Tensor) -> "AffineScores":
         """Decides like weight h + bias, where h = center + z."""
-        offset = weight @ center if bias is None else weight @ center + bias
-        return cls(weight.detach(), (offset - offset.mean()).detach())
+        weight, size = weight.detach(), _longest(weight)
+        bias = weight.new_zeros(()) if bias is None else bias.detach()
+        offset = weight @ center.detach() + bias
+        return cls(weight, offset - offset.mean(), size, size * _longest(center) + bias.abs().max())
 
     @cached_property
-    def single(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Table and offset in float32, the largest norm of a row, and the largest size of an offset."""
-        norm = torch.linalg.vector_norm(self.table, dim=1).max()
-        return self.table.float(), self.offset.float(), norm, self.offset.abs().max()
+    def single(self) -> tuple[Tensor, Tensor]:
+        """Table and offset in float32."""
+        return self.table.float(), self.offset.float()
 
     @torch.no_grad()
     def decisions(self, rows: Tensor, centred: Tensor, norm: Tensor, global_mean: Tensor) -> Tensor:
@@ -281,17 +288,30 @@ class AffineScores:
         A decision that is too close for float32 is made in float64.
         """
         if centred.dtype == torch.float64:
-            return self._argmax(centred)
-        table, offset, table_norm, offset_size = self.single
+            return self._first_of_ties(centred, norm)
+        table, offset = self.single
         scores = F.linear(centred, table, offset)  # (n, K)
         best, decision = scores.max(dim=1)
         second = scores.scatter_(1, decision[:, None], -torch.inf).amax(dim=1)
-        slack = 32 * FLOAT32_ROUNDING * (norm * table_norm + offset_size)
+        slack = self._rounding(norm, torch.float32)
         # Written with "not", so that NaN from an overflow of float32 counts as too close.
         close = (~(best - second > slack)).nonzero().flatten()
         if len(close):
-            decision[close] = self._argmax(rows[close].to(torch.float64) - global_mean)
+            decision[close] = self._first_of_ties(rows[close].to(torch.float64) - global_mean, norm[close].double())
         return decision
 
-    def _argmax(self, rows: Tensor) -> Tensor:
-        return torch.addmm(self.offset, rows, self.table.T).argmax(dim=1)
+    def _first_of_ties(self, centred: Tensor, norm: Tensor) -> Tensor:
+        """The lowest label among the scores that are largest up to rounding: centring rounds scores that are equal."""
+        scores = torch.addmm(self.offset, centred, self.table.T)
+        least = scores.amax(dim=1) - self._rounding(norm, torch.float64)
+        return (scores >= least[:, None]).byte().argmax(dim=1)
+
+    def _rounding(self, norm: Tensor, dtype: torch.dtype) -> Tensor:
+        """How far apart rounding can bring two equal scores, (n,)."""
+        size = self.offset.abs().max() if dtype is torch.float32 else self.offset_size  # which is added up in float64
+        return 16 * torch.finfo(dtype).eps * (norm * self.table_size + size)
+
+
+def _longest(rows: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(rows.detach(), dim=-1).max()
+    return norm

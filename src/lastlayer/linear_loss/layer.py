@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lastlayer._core.precision import narrow, wide
+from lastlayer._core.precision import wide
 from lastlayer.linear_loss import kernels
 from lastlayer.linear_loss.products import (
     WeightSum,
@@ -115,13 +115,13 @@ class Gradients:
 
     def put_classes(self, layer: Layer, some: slice, dz: Tensor) -> None:
         """Enter the gradient dz (N, k) of the logits of some classes. Each class comes once."""
-        dz = narrow(dz, layer.weight.dtype)
+        dz = dz.to(layer.weight.dtype)
         if self.features is not None:
             self.features += input_gradient(dz, layer.weight[some])
         if self.weight is not None:
             put_product(self.weight[some], dz, layer.features)
         if self.bias is not None:
-            self.bias[some] = narrow(dz.sum(0, dtype=wide(dz.dtype)), self.bias.dtype)
+            self.bias[some] = dz.sum(0, dtype=wide(dz.dtype))
 
 
 class RowGradients:
@@ -151,7 +151,7 @@ class RowGradients:
     def add(self, layer: Layer, low: int, high: int, dz: Tensor) -> None:
         """Enter the gradient dz (n, K) of the logits of the samples low..high-1."""
         if self.waits:
-            self.waiting = narrow(dz, layer.weight.dtype), layer
+            self.waiting = dz.to(layer.weight.dtype), layer
         if self.features is not None:
             self.features[low:high] = input_gradient(dz, layer.weight)
         if self.weight is not None:
@@ -244,7 +244,7 @@ class _Fused(torch.autograd.Function):
             found = ctx.algorithm.backward(_layer(ctx, features, weight, bias), ctx.kept, upstream)
         more = found.more or [None] * ctx.more
         given = ((found.features, features), (found.weight, weight), (found.bias, bias))
-        return None, *(None if g is None else narrow(g, like.dtype) for g, like in given), *more
+        return None, *(None if g is None else g.to(like.dtype) for g, like in given), *more
 
 
 def _layer(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None) -> Layer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lastlayer._core.precision import narrow, wide
+from lastlayer._core.precision import wide
 from lastlayer.linear_loss.batch import Batch
 from lastlayer.linear_loss.layer import Gradients, Layer, fused
 from lastlayer.linear_loss.products import chunks, input_gradient, logits_of, put_product
@@ -71,7 +71,7 @@ class ClassSums:
         """The total (K, d), where None means zeros, plus the sums. Added in place."""
         if total is None:
             total = torch.zeros_like(self.weight, memory_format=torch.contiguous_format)
-        return total.index_add_(0, self.classes, narrow(self.sums, total.dtype))  # after the last class, zeros
+        return total.index_add_(0, self.classes, self.sums.to(total.dtype))  # after the last class, zeros
 
 
 class Shared:
@@ -89,7 +89,7 @@ class Shared:
         if gradients.features is not None:
             gradients.features += input_gradient(upstream, layer.weight[self.classes])
         if gradients.weight is not None:
-            rows = narrow(upstream, layer.features.dtype).T @ layer.features
+            rows = upstream.to(layer.features.dtype).T @ layer.features
             gradients.weight.index_add_(0, self.classes, rows.to(gradients.weight.dtype))
         if gradients.bias is not None:
             gradients.bias.index_add_(0, self.classes, upstream.sum(0))
@@ -171,9 +171,9 @@ class SquaredNorms:
             bias = None if layer.bias is None else layer.bias[low:high].to(scaled.dtype)
             if gradients.weight is not None:
                 found = rows @ moment if bias is None else (rows @ moment).addr_(bias, mean)
-                gradients.weight[low:high] = narrow(found, layer.weight.dtype)
+                gradients.weight[low:high] = found
             if gradients.bias is not None and bias is not None:
-                gradients.bias[low:high] = narrow(rows @ mean + bias * (2 * upstream.sum()), layer.weight.dtype)
+                gradients.bias[low:high] = rows @ mean + bias * (2 * upstream.sum())
         return gradients
 
 

@@ -79,6 +79,10 @@ def plan(
     There `large-margin` of labels is dense up to 2^24 logits, because there are many small steps between its kernels. A
     chunk has at most 2^28 entries of features too. Of class probabilities it has the sizes of a CPU, because its chunks
     read and write the whole weight.
+
+    A loss of your own is dense, unless its class says `in_pieces = True`. Its mean must then be that of
+    `cross_entropy`.
+
     A loss without a form by tiles of classes takes rows, however few of them fit a chunk. Then `why` says so.
 
     Args:
@@ -105,6 +109,8 @@ def plan(
     N, d, K = int(N), int(d), int(K)
     kind = class_of(loss)
     refuse_teachers(loss)
+    if not kind.in_pieces:
+        return Plan("dense", f"{called(loss)} does not say how the losses of some samples add up (in_pieces)")
     row_form, form = kind.row_form, kind.class_form
     in_place = torch.device(device).type == "cuda" and not (kind.takes_layer and probabilities)
     too_many = kind.couples_batch and row_form is not None and N > ONE_PROGRAM  # more than kernels couple

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from lastlayer._core.precision import at_least_float32, narrow, wide
+from lastlayer._core.precision import at_least_float32, wide
 from lastlayer.linear_loss import kernels
 
 WIDTH = 8  # entries of half precision that a GPU reads at once if the first of them is at a multiple of 8
@@ -62,9 +62,9 @@ def _put_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     elif right.dtype is total.dtype and (exact or (right.is_cuda and right.dtype is torch.bfloat16)):
         torch.mm(left.to(total.dtype).T, right, out=total)
     elif not exact:  # a CPU has no good sums in half precision, and float16 may not hold the sum
-        total.copy_(narrow(left.to(wide(total.dtype)).T @ right.to(wide(total.dtype)), total.dtype))
+        total.copy_(left.to(wide(total.dtype)).T @ right.to(wide(total.dtype)))
     elif right.is_cuda:
-        torch.ops.aten.mm.dtype_out(narrow(left, right.dtype).T, right, total.dtype, out=total)
+        torch.ops.aten.mm.dtype_out(left.to(right.dtype).T, right, total.dtype, out=total)
     else:
         torch.mm(left.to(total.dtype).T, right.to(total.dtype), out=total)
 
@@ -75,7 +75,7 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     if right.dtype is total.dtype:
         total.addmm_(left.to(total.dtype).T, right)
     elif right.is_cuda:
-        left = narrow(left, right.dtype).T
+        left = left.to(right.dtype).T
         if (in_place := _adding_product(right.device, right.dtype)) is not None:
             in_place(total, left, right)
         else:
@@ -112,7 +112,7 @@ def _adding_product(device: torch.device, dtype: torch.dtype) -> Callable[[Tenso
 
 def input_gradient(gradient: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
     """Gradient (n, d) of the features, from that of the logits (n, k) and the weight (k, d). In the weight's dtype."""
-    gradient = narrow(gradient, weight.dtype)
+    gradient = gradient.to(weight.dtype)
     whole, *rest = pieces(len(gradient), weight.shape[1], len(weight))
     if not rest:
         return torch.mm(gradient, weight, out=out)
@@ -199,4 +199,4 @@ def times(values: Tensor, factor: Tensor | float, dtype: torch.dtype, *, in_plac
     if found is not None and isinstance(factor, Tensor):
         out = values if in_place else torch.empty_like(values, dtype=dtype)
         return found.times(values, factor, out)  # type: ignore[no-any-return]
-    return values.mul_(factor) if in_place else narrow(values * factor, dtype)
+    return values.mul_(factor) if in_place else (values * factor).to(dtype)

@@ -31,6 +31,11 @@ from lastlayer.losses.target import check_label_range, check_same_device, may_re
 
 def by_rows(loss: Loss, batch: Batch, size: int, features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The loss, a chunk of samples at a time, by the algorithm that suits it."""
+    if not loss.in_pieces:
+        raise ValueError(
+            f"{called(loss)} does not say how the losses of some samples add up, so path='rows' does not take it: plan "
+            "'dense' does. If its mean is that of cross_entropy, set in_pieces = True in its class"
+        )
     hinge, layer, K = is_hinge(loss), (features, weight, bias), len(weight)
     if loss.couples_batch and loss.row_form is not None and not hinge:
         wanted_numbers(loss, batch, "rows", ())

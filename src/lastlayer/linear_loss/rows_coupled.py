@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lastlayer._core.precision import at_least_float32, narrow, wide
+from lastlayer._core.precision import at_least_float32, wide
 from lastlayer.linear_loss import kernels
 from lastlayer.linear_loss.batch import Batch
 from lastlayer.linear_loss.layer import Gradients, Layer, Once, RowGradients
@@ -140,7 +140,7 @@ def exponentials(z: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
     if z.dtype is reference.dtype and not torch.compiler.is_compiling():
         return z, z.sub_(reference).exp_().sum()
     terms = (at_least_float32(z) - reference).exp()
-    z.copy_(narrow(terms, z.dtype))
+    z.copy_(terms)
     return z, terms.sum()
 
 

@@ -66,6 +66,9 @@ class Loss(nn.Module):
         learning_rate, weight_decay: where to start a search with SGD and momentum 0.9.
         probe_rate: the learning rate of AdamW for a linear head on fixed features. It is the one that did best on
             Gaussian classes, 20,000 rows of 100 classes and 100,000 rows of 1,000.
+        in_pieces: whether `linear_loss` may compute it a few samples at a time. If so, its mean divides by what that of
+            `cross_entropy` divides by, and reduction "none" gives one value per sample. False for a loss of your own,
+            unless its class says otherwise.
         row_form, class_form: how `linear_loss` computes the loss, by kernels from rows of logits and from tiles of
             classes; None if it knows no way. A derived class may compute something else, so it inherits neither.
     """
@@ -82,6 +85,7 @@ class Loss(nn.Module):
     learning_rate: ClassVar[float] = 0.1
     weight_decay: ClassVar[float] = 1e-4
     probe_rate: ClassVar[float] = 0.01
+    in_pieces: ClassVar[bool] = False
     row_form: ClassVar[RowForm | None] = None
     class_form: ClassVar[ClassForm | None] = None
     _common_forward: ClassVar[Callable[..., Tensor] | None] = None
@@ -104,6 +108,8 @@ class Loss(nn.Module):
             del own_forward.__wrapped__  # torch.compile would follow it back to the common code
             own_forward.__module__, own_forward.__qualname__ = cls.__module__, f"{cls.__qualname__}.forward"
             cls._common_forward = cls.forward = own_forward  # type: ignore[method-assign]
+        ours = cls.only_calls_function() and cls.function.__module__.startswith("lastlayer.losses.")
+        cls.in_pieces = vars(cls).get("in_pieces", ours)
 
     @classmethod
     def only_calls_function(cls) -> bool:

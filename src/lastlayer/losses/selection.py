@@ -70,7 +70,9 @@ class AtLabel:
         largest = others.detach().amax(1, keepdim=True).clamp(min=torch.finfo(logits.dtype).min)  # one class: -inf
         # exp keeps only its result for the backward pass. logsumexp would keep its input and make two more tensors.
         total = (others - largest).exp().sum(1, keepdim=True)
-        return softplus(total.log() - (replaced - largest))
+        # If there is no other class, or all others are masked by -inf, the logarithm would have the gradient 0 x inf.
+        alone = total == 0
+        return torch.where(alone, 0.0, softplus(torch.where(alone, 1.0, total).log() - (replaced - largest)))
 
 
 class AtEveryClass:
@@ -105,7 +107,8 @@ class AtEveryClass:
         exponentials = logits.exp()
         # At all classes but the largest one, the rest of the sum is at least 1, so its logarithm is safe.
         rest = torch.where(is_top, 1.0, exponentials.sum(1, keepdim=True) - exponentials)
-        without_top = top.fill(logits, float("-inf")).logsumexp(1, keepdim=True)
+        # Not -inf: if all others are masked by -inf, or there are none, the second derivative would be NaN.
+        without_top = top.fill(logits, torch.finfo(logits.dtype).min).logsumexp(1, keepdim=True)
         return softplus(torch.where(is_top, without_top, rest.log()) - replaced)
 
 

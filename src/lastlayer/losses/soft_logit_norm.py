@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lastlayer._core.precision import upcast
 from lastlayer._core.unit import soft_normalize
 from lastlayer.losses.cross_entropy import softmax_cross_entropy
 from lastlayer.losses.forms import Kind, RowForm, SoftmaxForm
@@ -70,7 +69,8 @@ def soft_logit_norm(
         target, weight, ignore_index, reduction, and the result: as in `cross_entropy`.
 
     Degenerate cases: if all logits of a sample are exactly zero, the loss is log K and its gradient is 0. Near zero the
-    gradient grows like ||z||^-gamma, as the formula says. In float16 it is clamped to the largest finite value.
+    gradient grows like ||z||^-gamma, as the formula says. If it is too large for float16, it is infinite, so that
+    `torch.amp.GradScaler` sees it and skips the step.
 
     Paper: SLN 2025, equation 2.
     Tests: tests/losses/test_numerics.py::TestSoftLogitNorm::test_exact_at_every_size_in_float32
@@ -83,8 +83,7 @@ def soft_logit_norm(
     check_range("gamma", gamma, 0.0, 1.0)
     check_range("label_smoothing", label_smoothing, 0.0, 1.0)
     problem = read(logits, target, weight=weight, ignore_index=ignore_index, reduction=reduction)
-    # The problem's logits are float32 already. Normalising the caller's own logits keeps float16 gradients finite.
-    raw = upcast(logits.unsqueeze(0) if problem.unbatched else logits)
+    raw = problem.logits
     long = raw.shape[1] > LONGEST_FUSED_ROW and raw.dtype is torch.float32
     learnable = any(isinstance(number, Tensor) for number in (gamma, tau))
     if torch.compiler.is_compiling() and long and not learnable:

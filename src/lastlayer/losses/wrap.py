@@ -95,6 +95,7 @@ def _derived(
         "__qualname__": getattr(named, "__qualname__", name),
         "__doc__": getattr(named, "__doc__", None),
         "function": staticmethod(function),
+        "in_pieces": False,
     }
     if init is not None:
 

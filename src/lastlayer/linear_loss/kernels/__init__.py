@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from lastlayer._core.precision import at_least_float32, narrow
+from lastlayer._core.precision import at_least_float32
 from lastlayer.losses import Loss, Target
 from lastlayer.losses.forms import Kind, RowForm
 from lastlayer.losses.target import read_class_vector
@@ -196,7 +196,7 @@ def losses_and_gradient(loss: Loss) -> RowFunction | None:
             return function(logits, target, **options, **tensors, reduction="none")
 
         values, pull = torch.func.vjp(values_of, at_least_float32(z))  # type: ignore[misc]
-        z.copy_(narrow(pull(upstream)[0], z.dtype))
+        z.copy_(pull(upstream)[0])
         return values  # type: ignore[no-any-return]
 
     return compiled((type(loss), tuple(options.items()), tuple(tensors)), rows)

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lastlayer.linear_loss.kernels import LINES, NO_LABEL, RowLoss, place
-from lastlayer.linear_loss.kernels.rows import LIMIT, block_of, blocks, exp, room_of
+from lastlayer.linear_loss.kernels.rows import block_of, blocks, exp, room_of
 from lastlayer.linear_loss.plan import ONE_PROGRAM
 from lastlayer.losses.forms import Kind
 
@@ -273,9 +273,9 @@ def _column(numbers, N, there, WHAT: tl.constexpr):
     do_not_specialize=["N", "count", "ignored"], do_not_specialize_on_alignment=["label", "numbers", "upstream"]
 )
 def _gradient(
-    z, stride: tl.constexpr, label, offset, numbers, upstream, share, N, count, K: tl.constexpr, ignored, a, limit,
+    z, stride: tl.constexpr, label, offset, numbers, upstream, share, N, count, K: tl.constexpr, ignored, a,
     KIND: tl.constexpr, HAS_OFFSET: tl.constexpr, SMOOTH: tl.constexpr, PER_ROW: tl.constexpr, SHARED: tl.constexpr,
-    CLAMP: tl.constexpr, ROOM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    ROOM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     rows, there = _rows(count, ROWS)
     N = N.to(tl.int64)
@@ -309,8 +309,6 @@ def _gradient(
         inverse = _column(numbers, N, there, "inverse")
         dz += _column(numbers, N, there, "norm slope") * times * (x * inverse)
     dz = tl.where(y == ignored, 0.0, dz)
-    if CLAMP:
-        dz = tl.clamp(dz, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
     inside = there[:, None] & (columns < ROOM)[None, :]
     tl.store(z[:, None] + columns[None, :], dz.to(z.dtype.element_ty), mask=inside)
 
@@ -367,9 +365,9 @@ def put_gradient(
     shape = _launch(z, loss)
     _gradient[(blocks(n, shape["ROWS"]), blocks(K, shape["BLOCK"]))](
         z, z.stride(0), label, loss.offset, numbers, upstream, share, numbers.stride(0), n, K, loss.ignored,
-        loss.numbers[1], LIMIT.get(z.dtype, 0.0), KIND=loss.kind.value, HAS_OFFSET=loss.offset is not None,
+        loss.numbers[1], KIND=loss.kind.value, HAS_OFFSET=loss.offset is not None,
         SMOOTH=loss.smooth, PER_ROW=upstream is not None and share is None, SHARED=share is not None,
-        CLAMP=z.dtype in LIMIT, **shape,
+        **shape,
     )  # fmt: skip
 
 

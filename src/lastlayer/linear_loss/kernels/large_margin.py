@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lastlayer._core.precision import at_least_float32, narrow, wide
+from lastlayer._core.precision import at_least_float32, wide
 from lastlayer.linear_loss import kernels
 from lastlayer.linear_loss.batch import Batch
 from lastlayer.linear_loss.layer import Gradients, Layer, Once, RowGradients, fused
@@ -99,7 +99,7 @@ class Numbers:
             label_kernels.put_slopes(z, labels[0], base[some], common[some], at[0, some])
             z = z.scatter_(1, labels[1:].T, at[1:, some].T)
             w = layer.weight
-            return z if z.dtype is w.dtype else narrow(z, w.dtype, out=layer.room(len(z)))
+            return z if z.dtype is w.dtype else layer.room(len(z)).copy_(z)
 
         z: Tensor | None = once.take()
         if z is not None:

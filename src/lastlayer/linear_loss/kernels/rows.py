@@ -17,7 +17,6 @@ from torch import Tensor
 from lastlayer.linear_loss.products import padded
 
 BLOCK = 4096
-LIMIT = {torch.float16: 65504.0}  # of a gradient that would not be finite in the dtype
 
 
 @triton.jit
@@ -49,15 +48,13 @@ def _sums(
 
 
 @triton.jit
-def _exponentials(z, stride: tl.constexpr, base, limit, ROOM: tl.constexpr, CLAMP: tl.constexpr, BLOCK: tl.constexpr):
+def _exponentials(z, stride: tl.constexpr, base, ROOM: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < ROOM
     at = z + row * stride + columns
     x = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     dz = exp(x - tl.load(base))
-    if CLAMP:
-        dz = tl.clamp(dz, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
     tl.store(at, dz.to(z.dtype.element_ty), mask=inside)
 
 
@@ -90,13 +87,11 @@ def _best(
 
 
 @triton.jit
-def _times(source, factor, out, count, limit, IN_PLACE: tl.constexpr, CLAMP: tl.constexpr, BLOCK: tl.constexpr):
+def _times(source, factor, out, count, IN_PLACE: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     f = tl.load(factor).to(tl.float32)
     if (f != 1.0) | (not IN_PLACE):
         x = tl.load(source + at, mask=at < count, other=0.0).to(tl.float32) * f
-        if CLAMP:
-            x = tl.clamp(x, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
         tl.store(out + at, x.to(out.dtype.element_ty), mask=at < count)
 
 
@@ -121,9 +116,7 @@ def _unit(x, out, N, scale, d: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.const
 
 
 @triton.jit
-def _unit_gradient(
-    x, gradient, out, N, scale, limit, d: tl.constexpr, CLAMP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
-):
+def _unit_gradient(x, gradient, out, N, scale, d: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     v, largest, at, inside = _rows_of(x, N, d, ROWS, BLOCK)
     g = tl.load(gradient + at, mask=inside, other=0.0).to(tl.float32)
     norm = tl.sqrt(tl.sum(v * v, 1))[:, None]
@@ -131,8 +124,6 @@ def _unit_gradient(
     u = v / safe
     along = tl.sum(u * g, 1)[:, None]
     dx = tl.where(norm == 0, 0.0, scale * ((g - along * u) / safe) / largest)
-    if CLAMP:
-        dx = tl.clamp(dx, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
     tl.store(out + at, dx.to(out.dtype.element_ty), mask=inside)
 
 
@@ -155,7 +146,7 @@ def put_exponentials(z: Tensor, base: Tensor) -> None:
         return
     block = block_of(z)
     _exponentials[(z.shape[0], blocks(z.shape[1], block))](
-        z, z.stride(0), base, LIMIT.get(z.dtype, 0.0), ROOM=room_of(z), CLAMP=z.dtype in LIMIT, BLOCK=block,
+        z, z.stride(0), base, ROOM=room_of(z), BLOCK=block,
         num_warps=8,
     )  # fmt: skip
 
@@ -175,8 +166,7 @@ def times(values: Tensor, factor: Tensor, out: Tensor) -> Tensor:
     """Contiguous values times a number, in the dtype and the memory of out; in their own they are not read for a 1."""
     if values.numel():
         _times[(blocks(values.numel(), 4096),)](
-            values, factor, out, values.numel(), LIMIT.get(out.dtype, 0.0),
-            IN_PLACE=out is values, CLAMP=out.dtype in LIMIT, BLOCK=4096, num_warps=8,
+            values, factor, out, values.numel(), IN_PLACE=out is values, BLOCK=4096, num_warps=8,
         )  # fmt: skip
     return out
 
@@ -196,8 +186,7 @@ def unit_gradient(x: Tensor, gradient: Tensor, scale: float) -> Tensor:
     if x.shape[0]:
         shape = _rows_of_a_program(x)
         _unit_gradient[(blocks(x.shape[0], shape["ROWS"]),)](
-            x, gradient, out, x.shape[0], scale, LIMIT.get(x.dtype, 0.0), x.shape[1],
-            CLAMP=x.dtype in LIMIT, **shape,
+            x, gradient, out, x.shape[0], scale, x.shape[1], **shape,
         )  # fmt: skip
     return out
 
