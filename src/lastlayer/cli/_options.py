@@ -54,6 +54,16 @@ Losses = Annotated[
 ]
 Seeds = Annotated[int, typer.Option(help="How many seeds per loss.", min=1, max=MOST_SEEDS)]
 Tune = Annotated[bool, typer.Option(help="Search learning rate and weight decay for each loss first.")]
+For = Annotated[
+    str | None,
+    typer.Option(
+        "--for",
+        help="What the loss is wanted for, separated by commas: accuracy, balanced, single-logit, calibration, "
+        "open-set, tail, transfer. If not given, accuracy, and balanced accuracy where classes are skewed.",
+        show_default=False,
+    ),
+]
+All = Annotated[bool, typer.Option("--all", help="Print every measure on every split.")]
 Out = Annotated[Path, typer.Option(help="Folder of the runs.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ..., or auto.")]
 Workers = Annotated[int | None, typer.Option(help="Processes on the CPU; one per core if not given.", min=1)]

@@ -171,13 +171,42 @@ def tuned(trials: Sequence[Trial], placement: Placement, dataset: Dataset | None
     return [dataclasses.replace(chosen[without_seed(trial).identity], seed=trial.seed) for trial in trials]
 
 
-def show_results(trials: Sequence[Trial], placement: Placement, *, page: bool = True) -> None:
-    """Print the tables and write the page, if wanted. Ends with exit code 1 if a trial is not done."""
+def goals_of(asked: str | None, dataset: Dataset) -> tuple[tuple[str, ...], list[str]]:
+    """The goals of `--for`, and what to say of the data: what they cannot answer, or that classes are skewed.
+
+    Args:
+        asked: as it was typed; None if it was not.
+        dataset: of the trials.
+
+    Raises:
+        ValueError: if a goal is unknown, or the data can answer none of them.
+    """
+    from lastlayer.reports import KnownData, about_skew, answerable, parse_goals
+
+    data = KnownData.of(dataset)
+    if asked is None:
+        return (), [about_skew(data)] if data.is_skewed(dataset.num_classes) else []
+    goals = parse_goals(asked)
+    _, refused = answerable(goals, data)
+    return tuple(goal.name for goal in goals), list(refused)
+
+
+def show_results(
+    trials: Sequence[Trial], placement: Placement, *, page: bool = True, everything: bool = False
+) -> None:
+    """Print the answer and write the page, if wanted. Ends with exit code 1 if a trial is not done.
+
+    Args:
+        trials: of the comparison.
+        placement: where they lie.
+        page: write the page.
+        everything: print every measure on every split.
+    """
     from lastlayer import reports
 
     comparison = comparison_file(trials, placement)
     summary = reports.summarise(reports.load(placement.root, comparison))
-    reports.print_tables(summary)
+    reports.print_tables(summary, everything=everything, more=f"lastlayer report {comparison} --all")
     if page:
         typer.echo(f"page: {reports.write_page(summary, comparison.with_suffix('.html'))}")
     missing = len(summary.problems)  # damaged runs too, which are there but cannot be read

@@ -9,10 +9,10 @@ from lastlayer.reports.answer import Answer, answers
 from lastlayer.reports.collect import Run, RunSet, load
 from lastlayer.reports.columns import Column, TableCell
 from lastlayer.reports.decision import Decision, Rival
-from lastlayer.reports.goals import GOALS, Goal, KnownData, answerable, default_goals, parse_goals
+from lastlayer.reports.goals import GOALS, Goal, KnownData, about_skew, answerable, default_goals, parse_goals
 from lastlayer.reports.page import render_page, write_page
 from lastlayer.reports.summary import Group, Summary, summarise, write_csv
-from lastlayer.reports.text import print_problems, print_tables
+from lastlayer.reports.terminal import print_problems, print_tables
 from lastlayer.reports.verdict import verdict
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "RunSet",
     "Summary",
     "TableCell",
+    "about_skew",
     "answerable",
     "answers",
     "default_goals",

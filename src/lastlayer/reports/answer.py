@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from lastlayer.losses import Loss, available, entry
 from lastlayer.reports.decision import Decision, Rival, critical_value, decide
 from lastlayer.reports.evidence import Rows, evidence
-from lastlayer.reports.goals import GOALS, SKEW, Goal, KnownData, default_goals
+from lastlayer.reports.goals import GOALS, Goal, KnownData, about_skew, default_goals
 from lastlayer.reports.summary import Group, Summary
 
 MOST_NAMED = 6  # losses that a sentence names; of more it names three
@@ -172,7 +172,8 @@ def _in_words(decided: _Decided, others: Sequence[_Decided], summary: Summary) -
     goal, found = decided.goal, decided.decision
     name = f"{goal.noun[:1].upper()}{goal.noun[1:]}"
     if found is None:
-        return Answer(goal, headline=f"{name}: {decided.problem}", sentences=decided.notes, problem=decided.problem)
+        problem = decided.problem[:1].lower() + decided.problem[1:]
+        return Answer(goal, headline=f"{name}: {problem}", sentences=decided.notes, problem=decided.problem)
     rates = _rates(summary)
     prefix = f"{name} ({rates})" if rates else name
     sentences = [
@@ -353,15 +354,8 @@ def _about_skew(goal: Goal, summary: Summary) -> list[str]:
     known = KnownData.of_result(data)
     if not goal.by_class or goal.needs or not known.is_skewed(len(data.get("class_names", []))):
         return []
-    if known.counts is None:
-        return ["Classes are of very different size in training, and balanced accuracy counts each of them the same."]
-    return [
-        f"The largest class has {max(known.counts):,} training samples and the smallest {min(known.counts):,}, over "
-        f"{SKEW:g} times fewer: balanced accuracy counts each class the same."
-    ]
-
-
-_TUNABLE = {"lr": "learning rate", "weight_decay": "weight decay"}
+    unsaid = "Classes are of very different size in training, and balanced accuracy counts each of them the same."
+    return [about_skew(known) or unsaid]
 
 
 def _rates(summary: Summary) -> str:
@@ -386,13 +380,13 @@ def _about_tuning(summary: Summary) -> list[str]:
         }[_rates(summary)]
     sentences = []
     tuned = {label: each for label, each in summary.tuning.items() if each.get("tuned")}
-    ways: dict[tuple[str, int, str], list[str]] = {}
+    ways: dict[tuple[str, int], list[str]] = {}
     for label, each in tuned.items():
-        what = listed([_TUNABLE.get(name, name) for name in each["tuned"]])
-        ways.setdefault((what, int(each.get("tried", 0)), str(each.get("over", ""))), []).append(label)
-    for (what, tried, over), labels in ways.items():
-        who = "each loss" if len(labels) == len(summary.groups) else _some(labels)
-        sentences.append(f"{what.capitalize()} of {who} were tuned over {over}, {tried} settings per loss.")
+        ways.setdefault((str(each.get("over", "")), int(each.get("tried", 0))), []).append(label)
+    for (over, tried), labels in ways.items():
+        who = "Each loss" if len(labels) == len(summary.groups) else _some(labels)
+        was = "was" if len(labels) in (1, len(summary.groups)) else "were"
+        sentences.append(f"{who} {was} tuned over {over}; {tried} settings were tried per loss.")
     reasons: dict[str, list[str]] = {}
     for label, each in summary.tuning.items():
         if label not in tuned:
@@ -401,5 +395,5 @@ def _about_tuning(summary: Summary) -> list[str]:
         who = "all losses" if len(labels) == len(summary.groups) else _some(labels)
         sentences.append(f"Learning rate and weight decay of {who} were not tuned{f': {why}' * bool(why)}.")
     if edges := [label for label, each in tuned.items() if each.get("edge")]:
-        sentences.append(f"For {_some(edges)} the chosen setting lies at the edge of what was tried.")
+        sentences.append(f"For {_some(edges)} the best setting lies at the edge of what was tried.")
     return sentences

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lastlayer._core.registry import nearest
+
+if TYPE_CHECKING:
+    from lastlayer.data import Dataset
 
 SKEW = 3.0  # from a larger ratio of the largest to the smallest training class on, classes count as skewed
 RARE = 20  # a class with fewer training samples is rare
@@ -31,6 +34,12 @@ class KnownData:
     counts: tuple[int, ...] | None = None
     unknown_classes: int | None = None
     largest: float | None = None
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> KnownData:
+        """What a data set tells."""
+        unknown = 0 if dataset.unknown is None else len(set(dataset.unknown.target.tolist()))
+        return cls(tuple(dataset.train_counts.tolist()), unknown)
 
     @classmethod
     def of_result(cls, facts: Mapping[str, Any]) -> KnownData:
@@ -141,6 +150,16 @@ def default_goals(data: KnownData, classes: int) -> tuple[Goal, ...]:
         ['balanced', 'accuracy']
     """
     return (GOALS["balanced"], GOALS["accuracy"]) if data.is_skewed(classes) else (GOALS["accuracy"],)
+
+
+def about_skew(data: KnownData) -> str:
+    """Why balanced accuracy comes first; "" if the counts of the classes are not known."""
+    if not data.counts:
+        return ""
+    return (
+        f"The largest class has {max(data.counts):,} training samples and the smallest {min(data.counts):,}, over "
+        f"{SKEW:g} times fewer: balanced accuracy counts each class the same."
+    )
 
 
 def answerable(goals: Sequence[Goal], data: KnownData) -> tuple[tuple[Goal, ...], tuple[str, ...]]:
