@@ -33,7 +33,7 @@ def root(tmp_path):
 def test_tables_and_a_page_beside_the_runs(root):
     made = run(root)
     assert made.exit_code == 0, made.output
-    assert "accuracy ↑" in made.output
+    assert "Accuracy (tuning unknown): no difference shown" in made.output
     assert "report.html" in made.output
     assert "<h1>2 losses on digits</h1>" in (root / "report.html").read_text()
 
@@ -104,7 +104,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(root, monkeypa
 
     monkeypatch.setattr("os.fsync", refuse)
     made = run(root)
-    assert "accuracy ↑" in made.output
+    assert "Accuracy (tuning unknown): no difference shown" in made.output
     assert str(made.exception) == (
         f"there is no page: {root} cannot be written (Permission denied); name a file in another folder with --out"
     )
@@ -133,3 +133,12 @@ def test_values_for_a_folder_that_is_not_there_are_told_first(root, tmp_path):
     made = run(root, "--csv", file)
     assert str(made.exception) == f"--csv {file}: its folder does not exist; make it, or name a file in another"
     assert not made.output
+
+
+def test_goals_of_the_report_and_one_that_is_misspelt(root):
+    made = run(root, "--for", "calibration,transfer")
+    assert made.exit_code == 0, made.output
+    flat = " ".join(made.output.split())
+    assert "Log-loss: no difference in log-loss can be judged" in flat
+    assert "the data cannot answer transfer" in flat
+    assert "did you mean 'calibration'?" in str(run(root, "--for", "calibratoin").exception)

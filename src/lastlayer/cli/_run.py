@@ -191,9 +191,7 @@ def goals_of(asked: str | None, dataset: Dataset) -> tuple[tuple[str, ...], list
     return tuple(goal.name for goal in goals), list(refused)
 
 
-def show_results(
-    trials: Sequence[Trial], placement: Placement, *, page: bool = True, everything: bool = False
-) -> None:
+def show_results(trials: Sequence[Trial], placement: Placement, *, page: bool = True, everything: bool = False) -> None:
     """Print the answer and write the page, if wanted. Ends with exit code 1 if a trial is not done.
 
     Args:

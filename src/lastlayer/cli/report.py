@@ -6,13 +6,14 @@ Tests: tests/cli/test_report.py and, for the files, tests/training/test_export.p
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lastlayer.cli._options import Trust
+from lastlayer.cli._options import All, For, Trust
 from lastlayer.cli._say import check_writable, waiting
 
 
@@ -30,16 +31,17 @@ def report(
         str | None,
         typer.Option(help="ID or file of the comparison, if a folder holds several; the newest if not given."),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Print every measure on every split.")] = False,
+    goals: For = None,
+    everything: All = False,
     tsne: Annotated[bool, typer.Option("--tsne", help="Add a t-SNE view of the final features.")] = False,
     csv: Annotated[Path | None, typer.Option(help="Write every value of every run to this file.")] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Show the results of finished runs: a table here, and one HTML page that opens anywhere without a network.
+    """Show the results of finished runs: which loss to choose, a table, and one HTML page that needs no network.
 
-    Runs that differ only in their seed are one column, with mean and standard deviation. If a folder holds comparison
-    files, the newest one says which runs to take; if that one names a single trial, all runs are taken. Runs that
-    failed, were interrupted or are missing are always listed. Nothing is trained or changed.
+    Runs that differ only in their seed, and in the fold it is tested on, count as one loss. If a folder holds
+    comparison files, the newest one says which runs to take; if that one names a single trial, all runs are taken.
+    Runs that failed, were interrupted or are missing are always listed. Nothing is trained or changed.
     """
     where = runs or [Path("runs")]
     for path in where:
@@ -48,17 +50,21 @@ def report(
     from lastlayer import reports
     from lastlayer.runs import is_run
 
+    wanted = None if goals is None else reports.parse_goals(goals)
     if csv is not None:
         check_writable("--csv", csv)
     if out is not None and out.resolve().parent.exists():  # otherwise its folder is made
         check_writable("--out", out)
     summary = reports.summarise(reports.load(where if len(where) > 1 else where[0], comparison))
+    if wanted is not None:
+        summary = dataclasses.replace(summary, goals=tuple(goal.name for goal in wanted))
     if not any(group.done for group in summary.groups):
         reports.print_problems(summary)
         counts = Counter(run.status for run in summary.problems)
         found = ", ".join(f"{count} {status}" for status, count in counts.items())
         raise ValueError(f"no run in {', '.join(map(str, where))} is done ({found}): there is nothing to report yet")
-    reports.print_tables(summary, everything=everything)
+    more = f"lastlayer report {' '.join(map(str, where))} --all"
+    reports.print_tables(summary, everything=everything, more=more)
     with waiting("t-SNE of every run, a second or two each") if tsne else contextlib.nullcontext():
         inside = where[0].is_file() or is_run(where[0])
         page = out or (where[0].parent if inside else where[0]) / "report.html"

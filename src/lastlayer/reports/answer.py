@@ -35,6 +35,7 @@ class Answer:
         decision: what the recommendation follows from; None if nothing can be compared.
         intervals: of each group the lower end, the mean and the upper end, at 95 %.
         problem: why there is no recommendation; "" if there is one.
+        counted_rows: on how many rows one run was tested, if the answer speaks of errors; else 0.
     """
 
     goal: Goal
@@ -45,6 +46,7 @@ class Answer:
     decision: Decision | None = None
     intervals: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     problem: str = ""
+    counted_rows: float = 0.0
 
 
 def answers(summary: Summary, goals: Sequence[Goal] | None = None) -> tuple[Answer, ...]:
@@ -195,6 +197,7 @@ def _in_words(decided: _Decided, others: Sequence[_Decided], summary: Summary) -
         tuple(filter(None, sentences)),
         found,
         intervals,
+        counted_rows=decided.mean_rows if _in_counts(decided) else 0.0,
     )
 
 
@@ -269,8 +272,18 @@ def _against(decided: _Decided, one: str, other: str) -> str:
     a, b = decided.decision.means[one], decided.decision.means[other]
     if not _in_counts(decided):
         return f"{value_in_words(decided.goal, a)} against {value_in_words(decided.goal, b)} of {other}"
-    first, second = (_count((1 - value) * decided.mean_rows) for value in (a, b))
+    first, second = errors_in_words(decided.mean_rows, a), errors_in_words(decided.mean_rows, b)
     return f"{first} error{'s' * (first != '1')} against {second} of {other}"
+
+
+def errors_in_words(rows: float, accuracy: float) -> str:
+    """How many rows are wrong.
+
+    Example:
+        >>> errors_in_words(359, 0.992572), errors_in_words(3, 1.0)
+        ('2.7', '0')
+    """
+    return _count((1 - accuracy) * rows)
 
 
 def value_in_words(goal: Goal, value: float) -> str:

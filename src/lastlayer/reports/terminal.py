@@ -5,11 +5,12 @@ Tests: tests/reports/test_terminal.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lastlayer.measures import MEASURES
-from lastlayer.reports.answer import Answer, answers, value_in_words
+from lastlayer.reports.answer import Answer, answers, errors_in_words, value_in_words
 from lastlayer.reports.columns import Column, Split, texts_of_cell
 from lastlayer.reports.goals import Goal
 from lastlayer.reports.summary import Summary
@@ -28,7 +29,6 @@ _SHORT: dict[Split, str] = {"test": "test", "train": "train", "best": "best", "v
 def print_tables(
     summary: Summary,
     *,
-    goals: Sequence[Goal] | None = None,
     everything: bool = False,
     more: str = "",
     console: Console | None = None,
@@ -37,7 +37,6 @@ def print_tables(
 
     Args:
         summary: as `summarise` gives it.
-        goals: what the loss is wanted for; see `answers`.
         everything: also print all measures on all splits, in the registry's order.
         more: the command that prints everything, to be named at the end.
         console: where to print; standard output if not given.
@@ -46,7 +45,7 @@ def print_tables(
 
     console = console or Console(soft_wrap=False)
     console.print(summary.title, style="bold", markup=False, highlight=False)
-    told = answers(summary, goals)
+    told = answers(summary)
     decided = [answer for answer in told if answer.decision is not None]
     shared = [each for each in decided[0].sentences if all(each in one.sentences for one in decided)] if decided else []
     for answer in told:
@@ -131,6 +130,7 @@ def _of_one_goal(summary: Summary, answer: Answer, positions: Sequence[int]) -> 
     if answer.decision is not None:
         ends = [answer.intervals.get(label) for label in labels]
         made.append(PrintedColumn("95 % interval", [_between(answer.goal, one) for one in ends], right=True))
+        made += [_errors(summary, answer, positions)] if answer.counted_rows else []
     beside = (summary.column("test", name) for name in answer.goal.beside)
     made += [_plain(column, positions) for column in beside if column is not None]
     if answer.decision is not None:
@@ -155,6 +155,12 @@ def _mean(summary: Summary, answer: Answer, position: int) -> str:
     if column is None or not column.cells[position].n:
         return ""
     return value_in_words(answer.goal, column.cells[position].mean)
+
+
+def _errors(summary: Summary, answer: Answer, positions: Sequence[int]) -> PrintedColumn:
+    means = [answer.intervals.get(summary.groups[i].label, (0.0, math.nan, 0.0))[1] for i in positions]
+    texts = ["" if math.isnan(mean) else errors_in_words(answer.counted_rows, mean) for mean in means]
+    return PrintedColumn(f"errors of {answer.counted_rows:,.0f}", texts, right=True)
 
 
 def _plain(column: Column, positions: Sequence[int]) -> PrintedColumn:
