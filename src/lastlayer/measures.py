@@ -361,7 +361,7 @@ def linear_logits(features: Tensor, weight: Tensor, bias: Tensor | None = None) 
     """
     if features.dim() != 2 or weight.dim() != 2 or features.shape[1] != weight.shape[1]:
         shapes = f"{tuple(features.shape)} and {tuple(weight.shape)}"
-        raise ValueError(f"features (N, d) and weight (K, d) must have as many columns, got {shapes}")
+        raise ValueError(f"features (N, d) and weight (K, d) must have the same number of columns, got {shapes}")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"bias must have shape ({weight.shape[0]},), one per row of weight, got {tuple(bias.shape)}")
     dtype = torch.promote_types(torch.promote_types(features.dtype, weight.dtype), torch.float32)

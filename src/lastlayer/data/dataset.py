@@ -125,7 +125,7 @@ class Dataset:
         return f"Dataset({self.name}: {parts}, {self.num_classes} classes, inputs {inputs})"
 
     def _check_labels(self, part: str, split: Split) -> None:
-        if split.target.device.type != "cpu":  # looking at labels would stall the device
+        if split.target.device.type != "cpu":  # on a GPU, to read labels would make the CPU wait
             return
         if len(split) == 0:
             raise ValueError(f"{self.name}: there are no {part} samples")

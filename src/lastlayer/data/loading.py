@@ -131,7 +131,7 @@ def reading_once() -> Iterator[None]:
 
 
 def load_text(name: str, root: str | Path | None = None, *, verify: bool = True, **options: Any) -> TextDataset:
-    """Read a data set of texts by name. Arguments and errors are as for `load`; data that are no texts are refused."""
+    """Read a data set of texts by name. Arguments and errors are as for `load`; data that are not texts are refused."""
     dataset = describe(name).read(data_root(root), verify, options)
     if not isinstance(dataset, TextDataset):
         raise ValueError(f"{name} is no data set of texts: read it with lastlayer.data.load({name!r})")

@@ -6,7 +6,7 @@ torchmetrics, which is imported when the class is first used.
 
 Every function raises TypeError if features are not floating point or labels are not integers. It raises ValueError for
 empty input, wrong shapes, negative labels, labels beyond the weight, NaN or infinite values, and for float64 features
-that are all below 1e-140 or not all below 1e140.
+that are too small or too large to be squared: all below 1e-140, or one above 1e140.
 """
 
 from typing import TYPE_CHECKING, Any

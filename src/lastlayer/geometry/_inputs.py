@@ -56,7 +56,7 @@ def prepare(features: Tensor, target: Tensor) -> Samples:
 
 
 def check_finite(class_means: Tensor, samples: Samples) -> None:
-    """Raise if a feature was NaN or infinite, or so far from 1 that its square is.
+    """Raise if a feature was NaN or infinite, or if its square would overflow or vanish.
 
     It looks at the class means, so finite features cost no extra time. Only float64 features are read once more,
     because their squares may leave the range of float64.

@@ -33,7 +33,7 @@ class Batch:
     divisor: Tensor | None  # of the mean; None if nothing is divided
 
     def reduce(self, per_sample: Tensor) -> Tensor:
-        """The reduction. As in torch, the mean divides by a number of the whole batch, however it was cut."""
+        """The reduction. As in torch, the mean divides by a number of the whole batch, not of a part."""
         if self.reduction == "none":
             return per_sample
         total = per_sample.sum()
@@ -133,10 +133,10 @@ def check_numbers(loss: Loss, features: Tensor, K: int) -> None:
 class Shard:
     """The classes start..stop-1 of K that this rank holds, if the weight is split by class over a process group.
 
-    Features, target and loss are the same on every rank. A number of a sample that is a sum over classes is then a sum
-    over ranks. The loss made of such numbers is the same on every rank, and so is its gradient in them, which each rank
-    passes on to its own classes. Each rank finds a part of the gradient of what all ranks share, above all of the
-    features. Those parts are summed once.
+    Features, target and loss are the same on every rank. Each rank sums over its own classes, and the sum over ranks
+    is the sum over all classes. The loss is made of such sums, so it is the same on every rank, and so is its gradient
+    with respect to them. Each rank passes this gradient on to its own classes. In this way it finds one part of the
+    gradient of what all ranks share, such as the features. These parts are summed once.
     """
 
     group: Group

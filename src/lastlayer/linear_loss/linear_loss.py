@@ -55,8 +55,8 @@ def linear_loss(
             else is the same on every rank and describes all K classes: features, target, the loss with its class
             weights and `num_classes`. Every rank gets the whole loss, the gradients of its own rows and the whole
             gradient of the features. DDP must not average them.
-        plan: a `Plan`, which fixes the path. None means `plan(N, d, K, loss, device=...)`, but up to 2^24 logits are
-            dense if the plan counts on kernels that do not take the target, the dtype or a learnable hyperparameter.
+        plan: a `Plan`, which fixes the path. None means `plan(N, d, K, loss, device=...)`. This may count on kernels
+            that do not take the target, the dtype or a learnable hyperparameter. Up to 2^24 logits are then dense.
 
     Returns:
         What the loss returns: a scalar, or (N,) for reduction "none". Half precision is multiplied as in the dense
@@ -66,9 +66,9 @@ def linear_loss(
     "dense" and "rows" take every loss except kd and fn-kd. docs/linear_loss.md says which losses "classes" takes, which
     ranks of a `group` take, what each path costs, and what changes on a GPU.
 
-    The chunked paths have no second derivatives, no forward-mode derivatives, no `torch.func`, and no gradients of the
-    target and of class weights. They take no batch loss that is coupled over ranks by its own `group`, or is your own.
-    `torch.compile` breaks its graph there. large-margin takes no bias.
+    "rows" and "classes" have no second derivatives, no forward-mode derivatives, no `torch.func`, and no gradients of
+    the target and of class weights. They do not take a batch loss of your own, or one that its own `group` couples
+    over ranks. `torch.compile` breaks its graph at them. large-margin takes no bias.
 
     Degenerate cases: as in the loss. If the batch is empty or wholly ignored, the mean is NaN and all gradients are 0.
 

@@ -76,14 +76,14 @@ def plan(
         rows      if a chunk of 2^28 logits has all samples or at least 512
         classes   otherwise. Also for `mse`, as above. A tile has 2^25 logits.
 
-    There `large-margin` of labels is dense up to 2^24 logits, because there are many small steps between its kernels. A
-    chunk has at most 2^28 entries of features too. Of class probabilities it has the sizes of a CPU, because its chunks
-    read and write the whole weight.
+    On a GPU `large-margin` differs. With labels it is dense up to 2^24 logits, because there are many small steps
+    between its kernels, and a chunk has at most 2^28 entries of features too. With class probabilities it has the sizes
+    of a CPU, because each of its chunks reads and writes the whole weight.
 
     A loss of your own is dense, unless its class says `in_pieces = True`. Its mean must then be that of
     `cross_entropy`.
 
-    A loss without a form by tiles of classes takes rows, however few of them fit a chunk. Then `why` says so.
+    A loss without a form by tiles of classes takes rows, even if only a few rows fit a chunk. Then `why` says so.
 
     Args:
         N, d, K: samples, width of the features, classes. N is at least 0, d and K at least 1.

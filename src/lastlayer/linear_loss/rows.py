@@ -227,7 +227,10 @@ class InOneChunk:
 
 
 class InChunks(InOneChunk):
-    """A chunk of logits at a time. The forward pass makes the gradient of a scalar; else they are computed again."""
+    """A chunk of logits at a time. The forward pass makes the gradient if the loss is a scalar.
+
+    Otherwise the backward pass computes the logits again.
+    """
 
     def forward(self, layer: Layer) -> tuple[Tensor, Any]:
         gradients = RowGradients(layer) if layer.wants_any and self.reduction != "none" else None

@@ -62,7 +62,7 @@ def batch_cross_entropy(logits: Tensor, target: Target, *, group: Group = None) 
 
 
 def _of_sums(sums: Sums, options: Options) -> Tensor:
-    """The batch's log-partition from those of its rows, less the mean true score and log m: a scalar."""
+    """The log-partition of the batch, made from those of its rows, minus the mean true score and log m: a scalar."""
     m = sums.largest.shape[0]
     top = sums.largest.max()
     below = sums.largest - top

@@ -39,7 +39,7 @@ class RowForm:
 
     Attributes:
         kind: what they compute.
-        numbers: from the hyperparameters and K to f and a, b, c. Numbers that are left out are 0.
+        numbers: a function of the hyperparameters and K that returns f, a, b and c. Numbers left out are 0.
         offset: what is added to the scores of each class, if the loss adds something.
         smooths: whether the target may be smoothed.
     """
@@ -88,9 +88,9 @@ class SoftmaxForm(ClassForm):
     """A function of two sums over all classes. The scores are s = z, unless an attribute says otherwise.
 
     Attributes:
-        value: from the sums and the hyperparameters to one loss per sample, or to the loss of the batch.
+        value: a function of the sums and the hyperparameters: one loss per sample, or the loss of the batch.
         temperature: the name of the hyperparameter T, if s = z / T.
-        norm: from the hyperparameters and K to gamma and tau, if s = z / (tau ||z||^gamma).
+        norm: a function of the hyperparameters and K that returns gamma and tau, if s = z / (tau ||z||^gamma).
         offset: what is added to the scores of each class, if the loss adds something.
     """
 
@@ -106,9 +106,10 @@ class OthersForm(ClassForm):
     """A function of two numbers: the true logit, and the log-sum of the others.
 
     Attributes:
-        replaced: from the true logit, ||w|| ||h|| and the hyperparameters to the logit that cross-entropy sees in its
-            place. The norms are None unless the loss takes features and weight. If `replaced` is None, the function of
-            the loss is called on the two numbers, as if they were logits of two classes.
+        replaced: a function of the true logit, ||w|| ||h|| and the hyperparameters. It returns the logit that takes the
+            place of the true one in cross-entropy. The product of norms is None unless the loss takes features and
+            weight. If `replaced` is None, the function of the loss is called on the two numbers, as if they were
+            logits of two classes.
         scale: the name of the hyperparameter that multiplies the logits, if there is one.
     """
 
@@ -138,8 +139,8 @@ class DrawnForm(ClassForm):
     Reads `samples` and `include_target`.
 
     Attributes:
-        read: from the hyperparameters and the problem to the drawn classes (N, t), and to how often each class is
-            expected among t drawn ones, (K,).
+        read: a function of the hyperparameters and the problem. It returns the drawn classes, (N, t), and how often
+            each class is expected among t drawn ones, (K,).
     """
 
     labels_alone = True

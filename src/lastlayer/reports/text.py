@@ -27,7 +27,7 @@ class PrintedColumn:
     right: bool = False  # aligned to the right, as numbers are
     whole: bool = False  # its texts are never broken over lines
     style: str = ""
-    most: int | None = None  # a wider head is broken over lines
+    most: int | None = None  # a head that is wider is broken over lines
 
     @property
     def width(self) -> int:

@@ -130,7 +130,7 @@ class Work:
         return self.placement.folder(self.trials[index])
 
     def fit(self, index: int, **options: Any) -> Generator[Progress, None, dict[str, Any]]:
-        """The training of one trial, as `lastlayer.training.fit`; `options` come before what the placement says."""
+        """The training of one trial, as `lastlayer.training.fit`; `options` override the placement."""
         here = self.placement
         placed = {"device": self.device, "tensorboard": here.tensorboard, "trust": here.trust, **options}
         return fit(self.trials[index], self.folder(index), data_root=self.placement.data_root, **placed)

@@ -87,7 +87,7 @@ def survey(root: Path) -> Survey:
     runs = {
         folder.name: look(folder, thorough=True)
         for folder in sorted(root.iterdir())
-        if is_run(folder) or (folder / "lock").exists()  # with a lock alone: a process has only just begun it
+        if is_run(folder) or (folder / "lock").exists()  # if there is only a lock, a process has just begun the run
     }
     comparisons = []
     for file in sorted(root.glob("compare-*.json")):

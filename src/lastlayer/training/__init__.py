@@ -1,4 +1,4 @@
-"""What to train (`Trial`), how one trial runs (`fit`), and what is left of it (`load`)."""
+"""What to train (`Trial`), how one trial runs (`fit`), and how to load what it trained (`load`)."""
 
 from lastlayer.training.engine.state import DivergedError
 from lastlayer.training.facts import Facts, choose, load_data

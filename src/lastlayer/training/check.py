@@ -26,7 +26,7 @@ from lastlayer.training.trial import HeadChoice, Trial
 
 ADAPTIVE_LR = 1e-3
 ADAMW_DECAY = 0.05  # both from table 6 of Soft Logit Normalization
-_SOME_WIDTH = 64  # for a model from timm or transformers, which may have to be downloaded before it tells its own
+_SOME_WIDTH = 64  # in place of that of a model from timm or transformers, which may be unknown before a download
 
 
 def resolve(trial: Trial, data_root: str | Path | None = None) -> Trial:

@@ -106,7 +106,7 @@ class Facts:
 
 
 def measured_rows(samples: int, num_classes: int) -> int:
-    """How many of a split's samples are measured: as many as leave LARGEST_LOGITS logits."""
+    """How many of a split's samples are measured: all, or so many that there are at most LARGEST_LOGITS logits."""
     return min(samples, max(1, LARGEST_LOGITS // num_classes))
 
 

@@ -34,7 +34,7 @@ from lastlayer.training.load import load
 from lastlayer.training.machine import describe_machine
 from lastlayer.training.trial import Trial
 
-NOTHING: Mapping[str, Any] = {"epoch": -1, "history": (), "snapshots": (), "seconds": 0.0}  # behind a new run
+NOTHING: Mapping[str, Any] = {"epoch": -1, "history": (), "snapshots": (), "seconds": 0.0}  # what a new run begins with
 
 Prepare = Callable[[State, Feed], Step]
 
@@ -75,8 +75,8 @@ def fit(
         data_root: where data sets lie.
         dataset: the trial's data, if they are loaded already.
         tensorboard: folder to log to for TensorBoard, which must be installed.
-        prepare: called once before the first step with the state and the batches. It returns a function that takes a
-            step, to make steps faster.
+        prepare: makes steps faster. It is called once before the first step, with the state and the feed, and returns
+            the function that takes each step.
         ranks: the processes that share the trial with this one. The first of them writes the run folder.
         trust: modules that the run of the teacher may name. Those that the trial itself names are trusted.
 

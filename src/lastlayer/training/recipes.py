@@ -16,12 +16,12 @@ from lastlayer.runs import RunFolder
 from lastlayer.training.trial import Augmentation, DataChoice, ModelChoice, Optimiser, Schedule, Trial
 
 NOT_MIRRORED = ("digits", "mnist", "fashion-mnist", "svhn", "omniglot")  # a mirrored digit is another sign
-PROBE_STEPS = 800  # with more, heads overfit; a million rows take more all the same, for their five epochs
+PROBE_STEPS = 800  # with more steps heads overfit; but a million rows take more, because five epochs are the least
 PROBE_EPOCHS = (5, 50)
 PROBE_BATCH = (64, 1024)
 RATE_FACTORS = (0.1, 0.3, 1.0, 3.0)
 DECAY_FACTORS = (0.1, 1.0, 10.0)
-TUNING_SEED = 1_000_003  # not a seed that anyone compares with
+TUNING_SEED = 1_000_003  # no comparison uses this seed
 HOLDOUT = 0.1
 
 

@@ -51,7 +51,7 @@ def image_files(folder: str | Path, *, size: int | None = None, classes: Sequenc
         classes: class names in label order; with None, the names of the folders, sorted.
 
     Raises:
-        ValueError: there are no class folders, a class has no images, or a folder is no known class.
+        ValueError: there are no class folders, a class has no images, or a folder is not one of the known classes.
 
     Example:
         >>> import tempfile

@@ -85,7 +85,7 @@ VECTORS = {"weight", "counts"}  # hyperparameters that may be tensors; kernels t
 
 
 def place(what: str) -> int:
-    """The line that holds a number of each row. The dict is here because Triton's cache sees a function's text only."""
+    """The line that holds a number of each row. The dict is here because Triton's cache sees only functions."""
     return {
         "value": 0,
         "mass": 1,  # the weight of the sample in a mean

@@ -1,7 +1,7 @@
-"""Triton kernels of the losses that couple the rows of a batch: from the numbers of each row, the loss and the slopes.
+"""Triton kernels of losses that couple the rows of a batch. They make the loss and its slopes from numbers of each row.
 
-The numbers are those of `labels.py`, which computes them before and then puts the gradient in the place of the logits.
-One program goes over all rows three times: for the extremes of the batch, for its sums, and to write the slopes.
+`labels.py` computes these numbers first, and at the end overwrites the logits by the gradient. In between, one program
+goes over all rows three times: for the extremes of the batch, for its sums, and to write the slopes.
 
 Imported when it is used, and only if Triton is there. `TRITON_INTERPRET=1` runs the kernels on a CPU, for tests.
 """
@@ -23,13 +23,13 @@ BLOCK = 8192  # rows at a time
 
 @triton.jit
 def _load(numbers, N, WHAT: tl.constexpr, rows, other):
-    """A number of some rows; another one past the last of them."""
+    """One number of some rows. Past the last row it is `other`."""
     return tl.load(line(numbers, N, WHAT) + rows, mask=rows < N, other=other)
 
 
 @triton.jit
 def _softmax_of(numbers, N, rows, top):
-    """exp(z - top) of the true logit, of the largest false one, and summed over the false ones."""
+    """exp(z - top) of three things: the true logit, the largest false logit, and the sum over all false logits."""
     total = _load(numbers, N, "sum", rows, 0.0)
     largest = exp(_load(numbers, N, "largest", rows, 0.0) - top)
     largest = tl.where(total == 0, 0.0, largest)  # there is none, and what stands for it may be far above the top
@@ -122,7 +122,7 @@ def _hinge(numbers, value, share, N, margin, SAMPLE_TERM: tl.constexpr, BLOCK: t
 
 
 def coupled(numbers: Tensor, loss: RowLoss) -> tuple[Tensor, Tensor]:
-    """The loss of all rows together, and what the gradient is multiplied by; slopes (LINES, n) become the batch's."""
+    """The loss of the whole batch, and the factor on its gradient. Slopes in (LINES, n) become those of the batch."""
     value, share = numbers.new_empty(()), numbers.new_empty(())
     n, shape = numbers.shape[1], {"BLOCK": BLOCK, "num_warps": 16}
     if loss.kind is Kind.HINGE:

@@ -1,11 +1,14 @@
-"""Triton kernels of the losses of one label a sample: a few numbers of each row of logits, then the gradient in place.
+"""Triton kernels for losses of one label per sample: a few numbers of each row of logits, then the gradient in place.
 
-A loss of the softmax family sees the false logits through their log-sum alone, binary cross-entropy and nce through a
-sum of softplus, mse through one of squares, the hinge through the largest: from that number, the true logit and, where
-a loss wants it, the norm or the plain sum, each row's loss and its slopes follow in closed form. The second kernel
-reads the logits once more and writes the gradient over them.
+The first kernel reads each row once. A loss depends on the false logits of a row only through one number:
+    softmax losses                  their log-sum
+    binary cross-entropy and nce    a sum of softplus
+    mse                             a sum of squares
+    hinges                          the largest of them
+This number and the true logit give the loss of the row and its slopes in closed form. Some losses also need the norm or
+the plain sum. The second kernel reads the logits once more and writes the gradient over them.
 
-If rows have room for more than the K classes (ROOM), what lies there means nothing, as in `rows.py`.
+If a row has room for more than K classes (ROOM), the rest of it has no meaning, as in `rows.py`.
 
 Imported when it is used, and only if Triton is there. `TRITON_INTERPRET=1` runs the kernels on a CPU, for tests.
 """
@@ -38,7 +41,7 @@ def log(x):
 
 @triton.jit
 def line(numbers, N, WHAT: tl.constexpr):
-    """Where a number is kept of each row."""
+    """The line that holds one number of each row."""
     return numbers + _place(WHAT) * N
 
 
@@ -50,7 +53,7 @@ def _decay(x):
 
 @triton.jit
 def _softplus(x):
-    """log(1 + e^x) to float32's digits: log1p by the series of its inverse hyperbolic tangent, at most 1/3."""
+    """log(1 + e^x) to the precision of float32, by the series of the inverse hyperbolic tangent of at most 1/3."""
     e = _decay(x)
     s = e / (2.0 + e)
     s2 = s * s
@@ -67,7 +70,7 @@ def _logistic(x):
 
 @triton.jit
 def _rows(count, ROWS: tl.constexpr):
-    """The rows of a program, and which of them there are."""
+    """The rows of a program, and which of them exist."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     return rows, rows < count
 
@@ -84,7 +87,7 @@ def _squares(
     z, there, inverse, K: tl.constexpr, ROOM: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Sum of the squares of a row, times a number each, and the largest size of them."""
+    """Each row is multiplied by a number. Returns its sum of squares and its largest absolute value."""
     squares = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
     sizes = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
     for start in tl.range(0, K, BLOCK, num_stages=STAGES):
@@ -101,7 +104,7 @@ def _squares(
 def _inverse_norm(
     z, there, K: tl.constexpr, ROOM: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """1 / ||z|| of a row; 0 of a zero row."""
+    """1 / ||z|| of each row; 0 for a zero row."""
     square, size = _squares(z, there, tl.full([ROWS], 1.0, dtype=tl.float32), K, ROOM, STAGES, ROWS, BLOCK)
     zero = size < 1.1754943508222875e-38
     unit = tl.where(zero | ((size > 1e-15) & (size < 1e15)), 1.0, size)
@@ -115,9 +118,9 @@ def _over_false_classes(
     z, there, y, t, factor, offset, a, K: tl.constexpr, KIND: tl.constexpr, HAS_OFFSET: tl.constexpr,
     SMOOTH: tl.constexpr, ROOM: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Of a row: the largest score and the sum that the loss sees, that sum weighted by the logits, and a plain one.
+    """For each row: the largest score, the sum that the loss needs, this sum weighted by the logits, and a plain sum.
 
-    The hinge has the number of the largest for a sum, and the number of NaN for the plain one.
+    For a hinge, the first sum counts how many logits are the largest, and the plain one counts NaN.
     """
     largest = tl.full([ROWS], -float("inf"), dtype=tl.float32)
     total = tl.zeros([ROWS], dtype=tl.float32)
@@ -265,7 +268,7 @@ def _numbers(
 
 @triton.jit
 def _column(numbers, N, there, WHAT: tl.constexpr):
-    """A number of each row, to go with its logits."""
+    """One number of each row, in a shape that broadcasts with its logits."""
     return tl.load(line(numbers, N, WHAT), mask=there, other=0.0)[:, None]
 
 
@@ -338,7 +341,7 @@ def _reduce(numbers, label, value, share, N, ignored, MEAN: tl.constexpr, BLOCK:
 
 
 def put_numbers(z: Tensor, label: Tensor, loss: RowLoss, into: Tensor) -> None:
-    """Of each row of logits (n, K), the numbers above, into (LINES, n)."""
+    """Compute the numbers of each row of logits (n, K), and write them into (LINES, n)."""
     n, K = z.shape
     shape = _launch(z, loss)
     _numbers[(blocks(n, shape["ROWS"]),)](
@@ -357,9 +360,10 @@ def put_gradient(
     upstream: Tensor | None = None,
     share: Tensor | None = None,
 ) -> None:
-    """Put the gradient of the logits (n, K) in their place, from the numbers (LINES, n) of each row.
+    """Overwrite the logits (n, K) by their gradient, which is made from the numbers (LINES, n) of each row.
 
-    Times one number a row, `upstream` (n,), or times the numbers `upstream` and `share`, or times nothing.
+    The gradient is multiplied by `upstream`, one number per row (n,). If `share` is given, both are scalars, and it is
+    multiplied by both.
     """
     n, K = z.shape
     shape = _launch(z, loss)
@@ -372,7 +376,7 @@ def put_gradient(
 
 
 def put_slopes(z: Tensor, label: Tensor, largest: Tensor, slope: Tensor, true: Tensor) -> None:
-    """Put slope exp(z - largest) in the place of logits (n, K), and `true` at the label, from numbers (n,)."""
+    """Overwrite logits (n, K) by slope exp(z - largest), and by `true` at the label. The numbers are (n,)."""
     numbers = torch.empty(LINES, len(z), dtype=torch.float32, device=z.device)
     for name, values in (("largest", largest), ("factor", 1.0), ("slope", slope), ("true", true)):
         numbers[place(name)] = values
@@ -380,7 +384,7 @@ def put_slopes(z: Tensor, label: Tensor, largest: Tensor, slope: Tensor, true: T
 
 
 def reduced(numbers: Tensor, label: Tensor, loss: RowLoss, mean: bool) -> tuple[Tensor, Tensor]:
-    """The sum or the mean of the values, and what the gradient is multiplied by for it."""
+    """The sum or the mean of the values, and the factor that this reduction puts on the gradient."""
     if numbers.shape[1] > ONE_PROGRAM:
         total = numbers[place("value")].sum()
         if not mean:
@@ -393,10 +397,11 @@ def reduced(numbers: Tensor, label: Tensor, loss: RowLoss, mean: bool) -> tuple[
 
 
 def _launch(z: Tensor, loss: RowLoss) -> dict[str, int | bool]:
-    """Rows, columns and warps of a program, and whether a product and a sum may be rounded as one.
+    """Rows, columns and warps of a program, and whether a product and a sum may be rounded together.
 
-    In a softmax they may not: factor x less the largest of them, which is rounded, would not be 0 where x is the
-    largest, but e^32 off at scores of 1e9. The series of binary cross-entropy has no such difference, and is long.
+    In a softmax they may not. There, the largest of all factor * x is rounded and then subtracted. If the other
+    products were not rounded, the difference would not be 0 at the largest: with scores of 1e9, its exponential would
+    be wrong by e^32. Binary cross-entropy has no such difference, and its long series has fewer steps this way.
     """
     block = block_of(z)
     return {

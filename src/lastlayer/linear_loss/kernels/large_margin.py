@@ -58,8 +58,8 @@ class Numbers:
     The logits are float32, as in the loss's own function, because a GPU makes them from half precision at full speed.
     If one chunk has all samples, its logits are kept, and the gradient replaces them. Else they are computed again.
 
-    That gradient is the one of cross-entropy, rounded as usual. The margin adds a gradient that is many times larger.
-    If feature and class are aligned, the parts of that one nearly cancel, so they are summed in float32.
+    What replaces the logits is the gradient of cross-entropy, rounded as usual. The margin adds a gradient that is many
+    times larger. If feature and class are aligned, its parts nearly cancel, so they are summed in float32.
     """
 
     def __init__(self, labels: Tensor, rows: int) -> None:

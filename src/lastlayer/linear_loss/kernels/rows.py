@@ -1,7 +1,8 @@
 """Triton kernels over rows: sums and extremes of logits, rows of unit length, and a product with a number.
 
-If the number of classes is odd, rows of logits have a few entries between them (ROOM, less the K classes), so that each
-row begins where several entries are read at once. They are read and written with the rest, and mean nothing.
+If the number of classes K is odd, there are a few unused entries between rows of logits. A row then has ROOM entries,
+so that the next row begins at an address from which several entries can be read at once. The unused entries are read
+and written with the others, and have no meaning.
 
 Imported when it is used, and only if Triton is there. `TRITON_INTERPRET=1` runs the kernels on a CPU, for tests.
 """
@@ -21,7 +22,7 @@ BLOCK = 4096
 
 @triton.jit
 def exp(x):
-    """e^x; a function, since Triton compares every constant of a module at every launch, slowly."""
+    """e^x. The number is in a function, because Triton compares each constant of a module at each launch, slowly."""
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -97,7 +98,7 @@ def _times(source, factor, out, count, IN_PLACE: tl.constexpr, BLOCK: tl.constex
 
 @triton.jit
 def _rows_of(x, N, d: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Some rows divided by their largest entry, that entry, and where they lie."""
+    """Some rows, each divided by its largest entry; these entries; and where the rows lie in memory."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
     inside = (rows[:, None] < N) & (columns[None, :] < d)
@@ -128,9 +129,9 @@ def _unit_gradient(x, gradient, out, N, scale, d: tl.constexpr, ROWS: tl.constex
 
 
 def sums(z: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest logit and sum_k exp(z_k - largest) of each row, (n,) each, without the label (n,), -1 being none.
+    """The largest logit and sum_k exp(z_k - largest) of each row, (n,) each, without its label. -1 means no label.
 
-    Two numbers: in their log-sum the digits of the second are lost against a large first.
+    These are two numbers, because in their log-sum a large first one would take the digits of the second.
     """
     largest, total = (torch.empty(z.shape[0], dtype=torch.float32, device=z.device) for _ in range(2))
     if z.shape[0]:
@@ -141,7 +142,7 @@ def sums(z: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def put_exponentials(z: Tensor, base: Tensor) -> None:
-    """Put exp(z - base) in the place of z."""
+    """Overwrite z by exp(z - base)."""
     if not z.shape[0]:
         return
     block = block_of(z)
@@ -163,7 +164,7 @@ def best(z: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def times(values: Tensor, factor: Tensor, out: Tensor) -> Tensor:
-    """Contiguous values times a number, in the dtype and the memory of out; in their own they are not read for a 1."""
+    """Contiguous values times a number, written to out. If out is values and the number is 1, nothing is read."""
     if values.numel():
         _times[(blocks(values.numel(), 4096),)](
             values, factor, out, values.numel(), IN_PLACE=out is values, BLOCK=4096, num_warps=8,
@@ -172,7 +173,7 @@ def times(values: Tensor, factor: Tensor, out: Tensor) -> Tensor:
 
 
 def unit(x: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
-    """scale x / ||x|| of the rows of contiguous x (n, d), in the dtype; zero rows stay zero."""
+    """scale x / ||x|| for each row of a contiguous x (n, d), in the given dtype. Zero rows stay zero."""
     out = torch.empty_like(x, dtype=dtype)
     if x.shape[0]:
         shape = _rows_of_a_program(x)
@@ -181,7 +182,7 @@ def unit(x: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
 
 
 def unit_gradient(x: Tensor, gradient: Tensor, scale: float) -> Tensor:
-    """The gradient of x from that of its `unit`, both contiguous; 0 at zero rows."""
+    """The gradient of x, from the gradient of `unit(x)`. Both are contiguous. It is 0 at zero rows."""
     out = torch.empty_like(x)
     if x.shape[0]:
         shape = _rows_of_a_program(x)
@@ -198,7 +199,7 @@ def _rows_of_a_program(x: Tensor) -> dict[str, int]:
 
 
 def room_of(z: Tensor) -> int:
-    """Columns of (n, K) that a row has memory for, by how far rows lie apart; those past K mean nothing."""
+    """The columns from one row of (n, K) to the next in memory. Those past K have no meaning."""
     K = z.shape[1]
     return padded(K) if z.stride(0) == padded(K) else K
 
@@ -209,10 +210,10 @@ def block_of(z: Tensor) -> int:
 
 
 def blocks(count: int, size: int) -> int:
-    """How many of a size hold so many; Triton's own function, made for kernels, takes longer than a launch may."""
+    """How many blocks of a size hold this many entries. Triton's own function takes longer than a launch may."""
     return -(-count // size)
 
 
 def _power_of_two(count: int) -> int:
-    """The smallest that is not below; likewise."""
+    """The smallest power of two that is at least this large. Triton's own function is slow here too."""
     return 1 << (count - 1).bit_length()

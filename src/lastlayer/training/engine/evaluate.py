@@ -125,7 +125,7 @@ def read_test(network: Network, dataset: Dataset, progress: T) -> Generator[T, N
 def _read(
     network: Network, split: Split, progress: T, made_of: Callable[[Head, Tensor], tuple[Tensor, ...]]
 ) -> Generator[T, None, tuple[Tensor, ...]]:
-    """One pass over a split: what is made of the head and the backbone's output, batches one below the other."""
+    """One pass over a split. `made_of` gets the head and the backbone's output; its results are joined over batches."""
     device, numbers = next(network.parameters()).device, split.inputs.shape[1:].numel()
     size = min(len(split), LARGEST_INPUTS // numbers, facts.LARGEST_LOGITS // network.head.num_classes)
     if device.type == "cpu":
@@ -146,7 +146,7 @@ def _read(
 
 
 def _channel_by_channel(backbone: nn.Module) -> Callable[[Tensor], Tensor]:
-    """The backbone with its weights laid out channel by channel: in float32 a GPU is fastest so."""
+    """The backbone with its weights laid out channel by channel: a GPU is fastest so in float32."""
     weights = {name: parameter.detach().contiguous() for name, parameter in backbone.named_parameters()}
     return lambda inputs: torch.func.functional_call(backbone, weights, (inputs.contiguous(),))
 

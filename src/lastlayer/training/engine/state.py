@@ -121,7 +121,7 @@ class State:
         if self.device.type == "cpu":
             for group in self.optimiser.param_groups:
                 group["lr"] = self._planned[int(self.cursor)]
-        else:  # rates[cursor] would make the CPU wait for the cursor. A step that is only tried may lie past the last
+        else:  # rates[cursor] would make the CPU wait for the cursor. A step that is tried may lie past the last one
             self.rate.copy_(self.rates.gather(0, self.cursor.clamp(max=self.steps - 1).reshape(1)).squeeze(0))
         self.optimiser.step()
 
@@ -188,7 +188,7 @@ class State:
         }
 
     def diverged(self, step: int, what: str) -> DivergedError:
-        """The error to raise for `what` happened at a step, with everything that is known about it."""
+        """The error to raise if `what` happened at a step, with everything that is known about it."""
         rate = float(self.rates[step])
         broken = [name for name, p in self.network.named_parameters() if not bool(p.isfinite().all())]
         details = {
