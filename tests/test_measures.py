@@ -210,7 +210,7 @@ def test_unknown_inputs_are_named():
 
 def test_shapes_that_disagree_are_named():
     t = everything()
-    with pytest.raises(ValueError, match="as many columns"):
+    with pytest.raises(ValueError, match="the same number of columns"):
         linear_logits(t["features"], t["weight"][:, :3])
     with pytest.raises(ValueError, match=r"bias must have shape \(4,\)"):
         linear_logits(t["features"], t["weight"], torch.zeros(5))
