@@ -1,7 +1,7 @@
-"""What the charts of the page show, as plain data of bounded size: curves, final values, logits, cosines, points.
+"""What the charts of the page show, as plain data of bounded size: curves, logits, cosines, points.
 
-Arrays are packed as integers in base64, so that eighteen losses with twenty snapshots each stay below eight megabytes.
-Tests: tests/reports/test_page.py.
+Arrays are packed as integers in base64, so that a page of eighteen losses with twenty snapshots each has at most two
+megabytes. Tests: tests/reports/test_charts.py.
 """
 
 from __future__ import annotations
@@ -14,45 +14,54 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lastlayer.measures import Measure
+from lastlayer.reports.classes import class_names
 from lastlayer.reports.collect import Run
 from lastlayer.reports.columns import SPLITS
+from lastlayer.reports.evidence import Rows
 from lastlayer.reports.summary import Group, Summary
 from lastlayer.runs import DamagedFileError, RunFolder
 
 Array = NDArray[np.float64]
 
 # How many numbers all charts of one kind may hold. In an array each takes 1.3 to 2.7 bytes of the page, in a curve 7.
-CURVE_NUMBERS = 200_000
-POINT_NUMBERS = 600_000
-MATRIX_NUMBERS = 1_500_000
+CURVE_NUMBERS = 50_000
+POINT_NUMBERS = 60_000
+MATRIX_NUMBERS = 160_000
+LOGIT_NUMBERS = 100_000
 MOST_FRAMES = 21
 MOST_PICTURES = 40  # runs with pictures; all groups show equally many seeds
 
 
-def chart_data(summary: Summary, *, tsne: bool = False) -> dict[str, Any]:
+def chart_data(summary: Summary, rows: Rows, *, tsne: bool = False) -> dict[str, Any]:
     """Everything the page's script draws, ready for JSON. The notes name what was left out, and why.
 
     Args:
+        summary: of the comparison.
+        rows: reads the test rows that runs kept.
         tsne: compute a t-SNE view of the final features, a few seconds per group.
     """
     groups = summary.finished
     notes: list[str] = []
     classes: list[list[str]] = []
     snapshots = [_pictures(group, len(groups), tsne, classes, notes) for group in groups]
+    logit_classes = _add_class_logits(groups, rows, snapshots)
     measures = list(dict.fromkeys(column.measure for column in summary.columns))
     return {
         "groups": [group.label for group in groups],
-        "measures": [
-            {name: getattr(measure, name) for name in ("name", "title", "meaning", "direction", "format")}
-            for measure in measures
-        ],
+        "measures": [_measure(measure) for measure in measures],
         "splits": {split: SPLITS[split] for split in summary.splits},
         "curves": [_curves(group, len(groups) * len(measures)) for group in groups],
-        "finals": _finals(summary, groups),
         "classes": classes,
+        "logit_classes": logit_classes,
         "snapshots": snapshots,
         "notes": notes,
     }
+
+
+def _measure(measure: Measure) -> dict[str, Any]:
+    told = {name: getattr(measure, name) for name in ("name", "plain", "meaning", "direction")}
+    return {**told, **dict(zip(("low", "high"), map(_number, measure.limits), strict=True))}
 
 
 def thinned(count: int, most: int) -> list[int]:
@@ -112,20 +121,10 @@ def _curve(values: Array) -> list[list[float | None]]:
         return [[_number(value) for value in curve.tolist()] for curve in (values.mean(1), spreads)]
 
 
-def _finals(summary: Summary, groups: Sequence[Group]) -> dict[str, dict[str, list[dict[int, float | None]]]]:
-    """Final values by split, measure, group and seed."""
-    positions = [summary.groups.index(group) for group in groups]
-    made: dict[str, dict[str, list[dict[int, float | None]]]] = {}
-    for column in summary.columns:
-        cells = [{s: _number(v) for s, v in column.cells[i].values.items()} for i in positions]
-        made.setdefault(column.split, {})[column.measure.name] = cells
-    return made
-
-
 def _pictures(
     group: Group, groups: int, tsne: bool, classes: list[list[str]], notes: list[str]
 ) -> list[dict[str, Any]]:
-    """Snapshots of the group's runs. The first run may fill the group's share of the page, the others a second one."""
+    """Pictures of the group's runs. The first run may fill the group's share of the page, the others a second one."""
     made: list[dict[str, Any]] = []
     shown = sorted(group.done.items())[: max(1, MOST_PICTURES // groups)]
     for seed, run in shown:
@@ -141,10 +140,37 @@ def _pictures(
     return made
 
 
+def _add_class_logits(groups: Sequence[Group], rows: Rows, snapshots: list[list[dict[str, Any]]]) -> list[str]:
+    """Add to the pictures of each run the histograms of a few classes' logits. All show the classes of the first run.
+
+    Returns:
+        the names of these classes.
+    """
+    names: list[str] = []
+    for group, pictures in zip(groups, snapshots, strict=True):
+        for one in pictures:
+            run = group.done[one["seed"]]
+            kept, _ = rows.of(run)
+            if kept is None:
+                continue
+            own = [class_names(run)[label] for label in kept["logit_classes"].tolist()]
+            names = names or own
+            if own == names:
+                kinds = {f"{kind}_logits": _shares(kept[f"logit_{kind}"]) for kind in ("true", "false")}
+                ranges = [[_number(end) for end in ends] for ends in kept["logit_range"].tolist()]
+                one["class_logits"] = {"range": ranges, **kinds}
+    return names
+
+
+def _shares(counts: Array) -> dict[str, Any]:
+    counts = np.asarray(counts, dtype=np.float64)
+    return packed(counts / np.maximum(counts.sum(1, keepdims=True), 1.0), small=True)
+
+
 def _snapshots(tensors: Mapping[str, Array], share: int, label: str, tsne: bool, notes: list[str]) -> dict[str, Any]:
     """Points, logits and cosines of one run. It may take 1 / share of the numbers that the page may hold."""
     epochs, target = tensors["epochs"].astype(int).tolist(), tensors["target"].astype(int)
-    made: dict[str, Any] = {"epochs": epochs, **_logits(tensors, epochs)}
+    made: dict[str, Any] = {"epochs": epochs, **_logits(tensors, epochs, LOGIT_NUMBERS // share)}
     if (points := tensors.get("points")) is not None:
         made |= _points(points, target, epochs, POINT_NUMBERS // share, tensors.get("features") if tsne else None)
     if (cosines := tensors.get("cosines")) is not None:
@@ -154,22 +180,20 @@ def _snapshots(tensors: Mapping[str, Array], share: int, label: str, tsne: bool,
 
 def _classes(run: Run, classes: list[list[str]]) -> int:
     """The position of the run's class names in the list; new names are appended."""
-    names = [str(name) for name in (run.result or {}).get("data", {}).get("class_names", [])]
+    names = class_names(run)
     if names not in classes:
         classes.append(names)
     return classes.index(names)
 
 
-def _logits(tensors: Mapping[str, Array], epochs: Sequence[int]) -> dict[str, Any]:
+def _logits(tensors: Mapping[str, Array], epochs: Sequence[int], most: int) -> dict[str, Any]:
     """Histograms of true and of false logits, each as shares of its kind."""
     if not {"true_logits", "false_logits", "range"} <= tensors.keys():
         return {}
-    frames = thinned(len(epochs), MOST_FRAMES)
-    made: dict[str, Any] = {"frames": [epochs[i] for i in frames], "range": tensors["range"][frames].tolist()}
-    for name in ("true_logits", "false_logits"):
-        counts = tensors[name][frames]
-        made[name] = packed(counts / np.maximum(counts.sum(1, keepdims=True), 1.0))
-    return {"logits": made}
+    frames = thinned(len(epochs), max(1, min(MOST_FRAMES, most // (2 * tensors["true_logits"].shape[1]))))
+    ranges = [[_number(value) for value in own] for own in tensors["range"][frames].tolist()]
+    kinds = {name: _shares(tensors[name][frames]) for name in ("true_logits", "false_logits")}
+    return {"logits": {"frames": [epochs[i] for i in frames], "range": ranges, **kinds}}
 
 
 def _points(
@@ -177,9 +201,9 @@ def _points(
 ) -> dict[str, Any]:
     """Points (E, S, 2), and a t-SNE view of features (S, d).
 
-    If there are too many, snapshots are dropped first, then samples.
+    If there are too many, samples are dropped down to 200, then snapshots, then more samples.
     """
-    frames = thinned(len(epochs), max(2, min(MOST_FRAMES, most // max(1, 2 * points.shape[1]))))
+    frames = thinned(len(epochs), max(2, min(MOST_FRAMES, most // max(1, 2 * min(points.shape[1], 200)))))
     kept = thinned(points.shape[1], max(50, most // (2 * len(frames))))
     return {
         "frames": [epochs[i] for i in frames],

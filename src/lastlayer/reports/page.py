@@ -1,8 +1,8 @@
 """One HTML file that shows a whole comparison and needs nothing else: no network, no folder beside it.
 
-In assets/, page.html is the frame, page.css its look, and page.js, curves.js and pictures.js are what moves. `charts`
-makes the data of the charts. Everything that comes from a run is escaped. Tests: tests/reports/test_page.py and, in a
-real browser, tests/browser/test_page.py.
+In assets/, page.html is the frame, page.css its look, and the scripts draw charts in SVG and sort tables. `results`
+makes what is read, `charts` the data of what is drawn. Everything that comes from a run is escaped. Tests:
+tests/reports/test_page.py and, in a real browser, tests/browser/test_page.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -18,22 +18,13 @@ from typing import Any
 
 import lastlayer
 from lastlayer._core.files import write_atomically
+from lastlayer.reports.answer import Answer, answers
 from lastlayer.reports.charts import chart_data
-from lastlayer.reports.columns import SPLITS, Column, Split, TableCell, texts_of_cell
-from lastlayer.reports.statistics import ENOUGH_SEEDS
-from lastlayer.reports.summary import DECISIONS, FEATURES, Summary, differing, settings_of, text_of
+from lastlayer.reports.classes import classes_of
+from lastlayer.reports.evidence import Rows
+from lastlayer.reports.results import about, answer_cards, class_tables, measure_tables, row_head, scrolling
+from lastlayer.reports.summary import Summary, differing, settings_of, text_of
 from lastlayer.reports.text import ARROWS
-from lastlayer.reports.verdict import most_differing, rule, verdict
-
-_BETTER = {"higher": "Higher is better.", "lower": "Lower is better.", None: ""}
-_SAYS = {
-    "winner": "winner: ahead of every other after correction",
-    "best": "best mean",
-    "within": "within noise of the best",
-    "behind": "behind the best",
-    "unknown": "spread unknown",
-    None: "",
-}
 
 
 def write_page(summary: Summary, path: str | Path, *, tsne: bool = False) -> Path:
@@ -51,14 +42,10 @@ def write_page(summary: Summary, path: str | Path, *, tsne: bool = False) -> Pat
 
 def render_page(summary: Summary, *, tsne: bool = False) -> str:
     """The page's HTML. If no run is done, it says so and lists them."""
-    from plotly.offline import get_plotlyjs
-
-    data = chart_data(summary, tsne=tsne)
-    data["cards"] = _cards(summary)
+    rows, found = Rows(), answers(summary)
+    data = chart_data(summary, rows, tsne=tsne)
+    data["cards"] = _cards(summary, found)
     notes = "".join(f"<p>{escape(note)}</p>" for note in data.pop("notes"))
-    # Two characters that no name holds stand for the tags until everything else is escaped.
-    sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in verdict(summary, marks=("\x02", "\x03")))
-    sentences = sentences.replace("\x02", "<b>").replace("\x03", "</b>")
     command = f"<pre><code>{escape(summary.command)}</code></pre>" if summary.command else ""
     return _filled(
         _asset("page.html"),
@@ -66,17 +53,19 @@ def render_page(summary: Summary, *, tsne: bool = False) -> str:
             "title": escape(summary.title),
             "css": _asset("page.css"),
             "facts": escape(_facts(summary)),
-            "verdict": sentences,
+            "answers": answer_cards(found, summary),
             "problems": _problems(summary) + (f'<section class="problems">{notes}</section>' if notes else ""),
-            "results": _results(summary),
+            "results": measure_tables(summary, "decisions", geometry=False),
+            "geometry": measure_tables(summary, "features-table", geometry=True),
+            "spread": "Mean over seeds, ± one standard deviation. " if summary.seeds > 1 else "",
+            "classes": class_tables(classes_of(summary, rows)),
             "meanings": _meanings(summary),
             "settings": _settings(summary),
             "command": command,
             "machine": _machine(summary),
             "footer": f"Written by lastlayer {lastlayer.__version__}. This file holds everything it shows.",
             "data": for_script(data),
-            "plotly": get_plotlyjs(),
-            "js": "".join(_asset(name) for name in ("page.js", "curves.js", "pictures.js")),
+            "js": "".join(_asset(name) for name in ("page.js", "draw.js", "curves.js", "pictures.js")),
         },
     )
 
@@ -108,101 +97,10 @@ def _span(numbers: list[int]) -> str:
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
 
-def _cards(summary: Summary) -> list[str]:
-    """The measures of the first four curves: accuracy, those that differ most, then the usual ones."""
-    ranked = [column.measure.name for column in most_differing(summary)]
-    wanted = dict.fromkeys(["accuracy", *ranked, "nc1", "separability", "precision_at_99"])
+def _cards(summary: Summary, found: Sequence[Answer]) -> list[str]:
+    """The measures of the first four curves: those of the goals, then the usual ones."""
+    wanted = dict.fromkeys([*(answer.goal.measure for answer in found), "accuracy", "nll", "nc1", "separability"])
     return [name for name in wanted if summary.column("test", name) is not None][:4]
-
-
-def _results(summary: Summary) -> str:
-    """One sortable table per split, all but the first hidden, and the buttons that switch between them."""
-    splits = [split for split in summary.splits if split != "run"]
-    if not splits:
-        return "<p>Nothing is measured yet.</p>"
-    buttons = "".join(
-        f'<button type="button" data-split="{split}" aria-pressed="{"false" if i else "true"}">'
-        f"{escape(SPLITS[split])}</button>"
-        for i, split in enumerate(splits)
-    )
-    tables = "".join(_results_on(summary, split, hidden=i > 0) for i, split in enumerate(splits))
-    return (
-        '<div class="controls">'
-        f'<div class="switch" role="group" aria-label="Measured on" id="splits">{buttons}</div>'
-        '<div class="switch" role="group" aria-label="Columns" id="columns">'
-        '<button type="button" data-columns="key" aria-pressed="true">key measures</button>'
-        '<button type="button" data-columns="all" aria-pressed="false">all</button></div></div>'
-        f'{tables}<p class="note">{_legend(summary)}</p>'
-    )
-
-
-def _legend(summary: Summary) -> str:
-    """What the marks in the tables mean."""
-    if len(summary.finished) < 2:
-        return "± is the standard deviation over seeds." if summary.seeds > 1 else ""
-    best = '<span class="pill best">best</span>'
-    if summary.seeds < 2:
-        return best
-    winner = '<span class="pill winner">winner</span> ' if summary.seeds >= ENOUGH_SEEDS else ""
-    return (
-        f'{winner}{best} <span class="pill within">within noise of it</span> {escape(rule(summary))} '
-        "A spread below the column's median counts as the median. The noise is that of the seeds, "
-        "not of the test set. Under a pale heading nothing differs clearly."
-    )
-
-
-def _scrolling(label: str, kind: str, heads: str, rows: Iterable[str], more: str = "") -> str:
-    """A table that scrolls sideways in a narrow window."""
-    return (
-        f'<div class="scroll"{more} tabindex="0" role="region" aria-label="{escape(label)}"><table class="{kind}">'
-        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-    )
-
-
-def _results_on(summary: Summary, split: Split, *, hidden: bool) -> str:
-    key = summary.leading(split, (*DECISIONS, *FEATURES))
-    rest = [column for column in summary.columns if column.split == split and column not in key]
-    columns = [*key, *(column for column in summary.columns if column.split == "run"), *rest]
-    rows = []
-    for i, group in enumerate(summary.groups):
-        count = f"<small>{group.incomplete} runs</small>" if group.incomplete else ""
-        cells = "".join(_cell(column, column.cells[i], column in rest) for column in columns)
-        rows.append(f"{_row_head(group.label, count)}{cells}</tr>")
-    heads = '<th scope="col" aria-sort="none"><button type="button">loss</button></th>'
-    heads += "".join(_head(column, column in rest) for column in columns)
-    more = f' data-split="{split}"{" hidden" * hidden}'
-    return _scrolling(f"Results on {SPLITS[split]}", "results", heads, rows, more)
-
-
-def _row_head(label: str, more: str = "") -> str:
-    """The beginning of a row about a group."""
-    name = escape(label)
-    return f'<tr data-group="{name}"><th scope="row"><span class="name">{name}</span>{more}</th>'
-
-
-def _head(column: Column, more: bool) -> str:
-    measure = column.measure
-    about = f"{measure.meaning[:1].upper()}{measure.meaning[1:]}. {_BETTER[measure.direction]}".strip()
-    classes = " ".join(["more"] * more + ["ties"] * (measure.direction is not None and not column.differs))
-    return (
-        f'<th scope="col" aria-sort="none" class="{classes}" data-measure="{measure.name}" title="{escape(about)}">'
-        f'<button type="button">{escape(measure.title)} <span class="arrow">{ARROWS[measure.direction]}</span>'
-        "</button></th>"
-    )
-
-
-def _cell(column: Column, cell: TableCell, more: bool) -> str:
-    mean, std = texts_of_cell(column.measure, cell)
-    undefined = len(cell.values) - cell.n
-    p = "" if cell.p is None else f"p = {cell.p:.2g} after correction"
-    by_seed = ", ".join(f"seed {seed}: {column.measure.text(value)}" for seed, value in sorted(cell.values.items()))
-    says = "; ".join(part for part in (_SAYS[cell.standing], p, by_seed) if part)
-    notes = [f"±{std}"] * bool(std) + [f"{undefined} undefined"] * bool(undefined and cell.n)
-    value = repr(cell.mean) if cell.n else ""
-    below = "".join(f'<span class="std">{note}</span>' for note in notes)
-    classes = " ".join(["more"] * more + [cell.standing or ""]).strip()
-    attributes = f'data-value="{value}" class="{classes}" title="{escape(says)}"'
-    return f'<td {attributes}><span class="pill">{escape(mean)}</span>{below}</td>'
 
 
 def _problems(summary: Summary) -> str:
@@ -223,8 +121,8 @@ def _problems(summary: Summary) -> str:
 def _meanings(summary: Summary) -> str:
     """What each measure is, which way is better, and who defined it."""
     items = "".join(
-        f"<dt>{escape(measure.title)} {ARROWS[measure.direction]}</dt><dd>{escape(measure.meaning)}"
-        f"{f'. <cite>{escape(measure.paper)}</cite>' if measure.paper else ''}</dd>"
+        f"<dt>{escape(measure.plain)} {ARROWS[measure.direction]}</dt><dd>{escape(about(measure))}"
+        f"{f' <cite>{escape(measure.paper)}</cite>' if measure.paper else ''}</dd>"
         for measure in dict.fromkeys(column.measure for column in summary.columns)
     )
     return f'<details><summary>What the columns mean</summary><dl class="meanings">{items}</dl></details>'
@@ -239,14 +137,14 @@ def _settings(summary: Summary) -> str:
     shared = {name: value for name, value in own[0].items() if name not in different}
     apart = [name for name in different if name != "loss.name"]  # the label says it
     rows = (
-        _row_head(group.label)
+        row_head(group.label)
         + "".join(f"<td>{escape(text_of(each[name])) if name in each else ''}</td>" for name in apart)
         + "</tr>"
         for group, each in zip(summary.groups, own, strict=True)
     )
     heads = "<th></th>" + "".join(f'<th scope="col">{escape(name)}</th>' for name in apart)
     differences = (
-        f"<h3>What sets them apart</h3>{_scrolling('Settings that differ', 'settings', heads, rows)}" if apart else ""
+        f"<h3>What sets them apart</h3>{scrolling('Settings that differ', 'settings', heads, rows)}" if apart else ""
     )
     return (
         f"{differences}<h3>The same for all</h3>{_by_part(shared)}"
@@ -265,7 +163,7 @@ def _every_run(summary: Summary) -> str:
                 f"<td>{accuracy}</td><td><code>{escape(str(run.path))}</code></td></tr>"
             )
     heads = "".join(f'<th scope="col">{name}</th>' for name in ("loss", "seed", "status", "test accuracy", "folder"))
-    return _scrolling("Every run", "settings", heads, rows)
+    return scrolling("Every run", "settings", heads, rows)
 
 
 def _machine(summary: Summary) -> str:

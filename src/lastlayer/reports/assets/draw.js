@@ -63,7 +63,7 @@ function padded(values, { low = null, high = null } = {}, log = false) {
   if (!values.length) return log ? [0.1, 1] : [0, 1];
   const f = log ? Math.log10 : Number, back = log ? (at) => 10 ** at : Number;
   const from = f(Math.min(...values)), to = f(Math.max(...values));
-  const room = 0.06 * (to - from) || 0.05 * Math.abs(to) || 0.05;
+  const room = Math.max(0.06 * (to - from), log ? 0.02 : 0.002 * Math.abs(to)) || 0.05;
   return [Math.max(back(from - room), low === null || log ? -Infinity : low), Math.min(back(to + room), high === null ? Infinity : high)];
 }
 

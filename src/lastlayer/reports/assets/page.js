@@ -2,13 +2,14 @@
 // What the page shares: the data, the colours, which losses are shown, the table, the steps through training.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
-const COLOURS = ["#2f6fde", "#e0762b", "#1f9e77", "#cf4173", "#8262dd", "#b38600", "#2aa5c9", "#9c6b52", "#77828f"];
-const DASHES = ["solid", "dash", "dot", "dashdot"];
+// Each is at least three times as bright, or as dark, as the paper, in light and dark. Neighbours differ in dash too.
+const COLOURS = ["#2f6fde", "#d96a1c", "#1f9e77", "#cf4173", "#8262dd", "#a87d00", "#2496bb", "#9c6b52", "#77828f"];
+const DASHES = ["none", "7 3", "2 3", "8 3 2 3"];
 const SVG = document.createElementNS.bind(document, document.documentElement.namespaceURI.replace("1999/xhtml", "2000/svg"));
 const $ = (selector, root = document) => root.querySelector(selector);
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 const colour = (group) => COLOURS[group % COLOURS.length];
-const dash = (group) => DASHES[Math.floor(group / COLOURS.length) % DASHES.length];
+const dash = (group) => DASHES[group % DASHES.length];
 
 const hidden = new Set();
 const shown = () => DATA.groups.map((_, group) => group).filter((group) => !hidden.has(group));
@@ -27,15 +28,8 @@ function make(tag, options = {}, children = []) {
 
 // A short line in the loss's colour and dash, as it is drawn in the charts.
 function swatch(group) {
-  const picture = SVG("svg");
-  for (const [name, value] of [["width", 18], ["height", 8], ["aria-hidden", "true"]]) picture.setAttribute(name, value);
-  const line = SVG("line");
-  const pattern = { solid: "none", dash: "5 3", dot: "2 3", dashdot: "6 3 2 3" }[dash(group)];
-  const look = { x1: 1, x2: 17, y1: 4, y2: 4, stroke: colour(group), "stroke-width": 3.2, "stroke-dasharray": pattern };
-  look["stroke-linecap"] = pattern === "none" ? "round" : "butt";
-  for (const [name, value] of Object.entries(look)) line.setAttribute(name, value);
-  picture.append(line);
-  return picture;
+  const line = svg("line", { x1: 1, x2: 25, y1: 4, y2: 4, stroke: colour(group), "stroke-width": 3, "stroke-dasharray": dash(group) });
+  return svg("svg", { class: "swatch", width: 26, height: 8, "aria-hidden": "true" }, [line]);
 }
 
 function press(button, on) {
@@ -54,18 +48,15 @@ function buildSwitch(host, choices, chosen, act) {
   }
 }
 
-// The legend: a click hides or shows a loss everywhere, a double click shows it alone.
+// The legend: a click hides or shows a loss everywhere; with Shift it shows this loss alone, or all again.
 function buildLegend() {
   const host = $("#legend");
   const chips = DATA.groups.map((label, group) => {
-    const chip = make("button", { className: "chip", type: "button", title: "Click to hide or show, double-click for this one alone" }, [swatch(group), make("span", { text: label })]);
-    chip.addEventListener("click", () => {
-      hidden.has(group) ? hidden.delete(group) : hidden.add(group);
-      refresh();
-    });
-    chip.addEventListener("dblclick", () => {
+    const chip = make("button", { className: "chip", type: "button", title: "Hide or show this loss. With Shift: this one alone." }, [swatch(group), make("span", { text: label })]);
+    chip.addEventListener("click", ({ shiftKey }) => {
       const alone = shown().length === 1 && !hidden.has(group);
-      DATA.groups.forEach((_, other) => (alone || other === group ? hidden.delete(other) : hidden.add(other)));
+      if (shiftKey) DATA.groups.forEach((_, other) => (alone || other === group ? hidden.delete(other) : hidden.add(other)));
+      else hidden.has(group) ? hidden.delete(group) : hidden.add(group);
       refresh();
     });
     host.append(chip);
@@ -87,18 +78,19 @@ function buildTables() {
     const group = DATA.groups.indexOf(row.dataset.group);
     if (group >= 0) $(".name", row).prepend(swatch(group));
   }
-  const tables = all(".scroll[data-split]");
-  for (const button of all("#splits button")) {
-    button.addEventListener("click", () => {
-      all("#splits button").forEach((other) => press(other, other === button));
-      tables.forEach((table) => (table.hidden = table.dataset.split !== button.dataset.split));
-    });
-  }
-  for (const button of all("#columns button")) {
-    button.addEventListener("click", () => {
-      all("#columns button").forEach((other) => press(other, other === button));
-      all("table.results").forEach((table) => table.classList.toggle("all", button.dataset.columns === "all"));
-    });
+  for (const block of all(".tables")) {
+    for (const button of all(".splits button", block)) {
+      button.addEventListener("click", () => {
+        all(".splits button", block).forEach((other) => press(other, other === button));
+        all(".scroll", block).forEach((table) => (table.hidden = table.dataset.split !== button.dataset.split));
+      });
+    }
+    for (const button of all(".columns button", block)) {
+      button.addEventListener("click", () => {
+        all(".columns button", block).forEach((other) => press(other, other === button));
+        all("table", block).forEach((table) => table.classList.toggle("all", button.dataset.columns === "all"));
+      });
+    }
   }
   all("table.results").forEach((table) => all("thead th", table).forEach((head, column) => {
     $("button", head).addEventListener("click", () => sortBy(table, head, column));

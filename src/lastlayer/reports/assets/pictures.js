@@ -1,4 +1,4 @@
-// Pictures of single runs, one card a loss: logits, cosines, points. And, at the end, the call that builds the page.
+// Pictures of single runs, one card per loss: logits, cosines, points. And, at the end, the calls that build the page.
 
 function buildMany(section, height, has, draw) {
   const host = $(`#${section} .grid`);
@@ -21,90 +21,117 @@ function buildMany(section, height, has, draw) {
   });
 }
 
-function rowOf(store, packed, frame) {
-  store.unpacked ||= unpack(packed);
-  const { values, shape } = store.unpacked;
-  const size = shape.slice(1).reduce((product, length) => product * length, 1);
-  return values.subarray(frame * size, (frame + 1) * size);
+function rowOf(packed, index) {
+  packed.unpacked ||= unpack(packed).values;
+  const size = packed.shape.slice(1).reduce((product, length) => product * length, 1);
+  return packed.unpacked.subarray(index * size, (index + 1) * size);
 }
 
-function drawLogits(area, snapshot, group) {
-  const { frames, range, true_logits, false_logits } = snapshot.logits;
-  const frame = frameOf(frames);
-  const [low, high] = range[frame];
-  const traces = [["false", false_logits, style("--soft")], ["true", true_logits, colour(group)]].map(([kind, packed, shade]) => {
-    const shares = rowOf(packed, packed, frame);
-    const width = (high - low) / shares.length;
-    const x = Array.from(shares, (_, i) => low + (i + 0.5) * width);
-    return {
-      type: "scatter", mode: "lines", line: { shape: "hvh", color: shade, width: 1.6 }, fill: "tozeroy", fillcolor: `${shade}38`, x, y: Array.from(shares),
-      hoverinfo: "text", text: x.map((at, i) => `${kind} logits near ${number(at)}: ${(100 * shares[i]).toFixed(1)} %`),
-    };
+let logitClass = "";  // the class whose logit is shown, by its position in DATA.logit_classes; "" for all classes
+
+function drawLogits(area, run, group) {
+  const one = logitClass === "" ? run.logits : run.class_logits;
+  if (!one) { area.replaceChildren(make("p", { className: "about", text: "This run did not keep it." })); return; }
+  const index = logitClass === "" ? frameOf(one.frames) : Number(logitClass);
+  const [low, high] = one.range[index];
+  const kinds = [["true", rowOf(one.true_logits, index)], ["false", rowOf(one.false_logits, index)]];
+  const tallest = Math.max(...kinds.flatMap(([, shares]) => [...shares])) || 1;
+  const name = logitClass === "" ? "logit" : `logit of ${short(DATA.logit_classes[index], 24)}`;
+  const made = frame(area, {
+    height: 215, label: `${name} of ${DATA.groups[group]}: shares of true and false logits`,
+    x: { title: name, range: [low, high] }, y: { title: "share of test rows", range: [0, tallest * 1.05] },
   });
-  const label = (text, shade, x) => ({ text, xref: "paper", yref: "paper", x, y: 1.02, xanchor: x ? "right" : "left", yanchor: "bottom", showarrow: false, font: { color: shade, size: 12 } });
-  Plotly.react(area, traces, layout({
-    height: 205, margin: { l: 6, r: 6, t: 26, b: 8 }, xaxis: { showgrid: false, nticks: 6, range: [low, high] },
-    yaxis: { showticklabels: false, rangemode: "tozero", ticklen: 0, showgrid: false, showline: false },
-    annotations: [label("false", style("--soft"), 0), label("true", colour(group), 1)],
-  }), CONFIG);
+  const { at, inside, bottom, root, right } = made;
+  const width = (high - low) / kinds[0][1].length;
+  for (const [kind, shares] of kinds.reverse()) {
+    const steps = [...shares].flatMap((share, i) => [[at.x(low + i * width), at.y(share)], [at.x(low + (i + 1) * width), at.y(share)]]);
+    const d = pathOf([[at.x(low), bottom], ...steps, [at.x(high), bottom]]);
+    inside.append(svg("path", { class: `shares ${kind}`, d, ...(kind === "true" ? { fill: colour(group), stroke: colour(group) } : {}) }));
+  }
+  const legend = svg("text", { class: "tick", x: right, y: 13, "text-anchor": "end" });
+  legend.append(svg("tspan", { fill: colour(group) }, ["■"]), " true  ┄ false");
+  root.append(legend);
+  readable(made, area, [...kinds[0][1]].map((_, i) => [at.x(low + (i + 0.5) * width)]), (i) => [
+    { text: `${name} near ${plain(low + (i + 0.5) * width)}` },
+    ...kinds.map(([kind, shares]) => ({ text: `${kind}: ${(100 * shares[i]).toFixed(1)} %` })),
+  ]);
 }
 
-const DIVERGING = [[0, "#b2482f"], [0.25, "#e0a184"], [0.5, "#f4f1ea"], [0.75, "#7fb0cf"], [1, "#1f5f96"]];
-const DIVERGING_DARK = [[0, "#e0795c"], [0.25, "#8a4a3a"], [0.5, "#23282d"], [0.75, "#31678c"], [1, "#6bb3e4"]];
+function buildLogits() {
+  const charts = buildMany("logits", 215, (one) => one.logits || one.class_logits, drawLogits);
+  if (!charts.length || !DATA.logit_classes.length) return;
+  const choices = [["", "all classes"], ...DATA.logit_classes.map((name, index) => [String(index), short(name, 40)])];
+  logitClass = "0";
+  const update = () => {
+    $("#logits").classList.toggle("one-class", logitClass !== "");
+    charts.forEach(redraw);
+  };
+  $("#logit-class").append(make("label", {}, ["Class ", menu("Class", logitClass, choices, (value) => { logitClass = value; update(); })]));
+  update();
+}
+
+const DIVERGING = [[178, 72, 47], [224, 161, 132], [244, 241, 234], [127, 176, 207], [31, 95, 150]];
+const DIVERGING_DARK = [[224, 121, 92], [138, 74, 58], [35, 40, 45], [49, 103, 140], [107, 179, 228]];
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-function drawCosines(area, snapshot) {
-  const { cosines } = snapshot;
-  const classes = DATA.classes[snapshot.classes];
-  const size = cosines.shape[1];
-  const flat = rowOf(cosines, cosines, frameOf(cosines.frames));
-  const z = Array.from({ length: size }, (_, row) => Array.from(flat.subarray(row * size, (row + 1) * size)));
-  const nameOf = (index) => plain(short(String(classes[index] ?? index), 24));
-  const ticks = size <= 20 ? { tickvals: [...Array(size).keys()], ticktext: [...Array(size).keys()].map((i) => plain(short(String(classes[i] ?? i), 7))) } : { showticklabels: false, ticklen: 0 };
-  const side = area.clientWidth;
-  Plotly.react(area, [{
-    type: "heatmap", z, zmin: -1, zmax: 1, colorscale: dark.matches ? DIVERGING_DARK : DIVERGING, showscale: false, hoverinfo: "text",
-    xgap: size <= 20 ? 1 : 0, ygap: size <= 20 ? 1 : 0,
-    text: z.map((row, i) => row.map((value, j) => `${nameOf(i)} · ${nameOf(j)}<br>${value.toFixed(2)}`)),
-  }], layout({
-    height: Math.max(300, Math.min(340, side)), margin: { l: 4, r: 4, t: 8, b: 4 },
-    xaxis: { ...ticks, showgrid: false, constrain: "domain", showline: false, tickangle: size <= 12 ? 0 : 45 },
-    yaxis: { ...ticks, showgrid: false, autorange: "reversed", scaleanchor: "x", constrain: "domain", showline: false },
-  }), CONFIG);
+function shade(value) {
+  const stops = dark.matches ? DIVERGING_DARK : DIVERGING;
+  const at = 2 * (Math.max(-1, Math.min(1, value)) + 1), from = Math.min(3, Math.floor(at));
+  return stops[from].map((part, i) => part + (at - from) * (stops[from + 1][i] - part));
 }
 
-const CLASS_COLOURS = ["#4477cc", "#dd8844", "#339977", "#cc4477", "#8866cc", "#998811", "#22aacc", "#aa6644", "#778899", "#55aa33"];
-function classColour(index, count) {
-  if (count <= CLASS_COLOURS.length) return CLASS_COLOURS[index];
-  return `hsl(${(index * 137.508) % 360} ${55 + 15 * (index % 2)}% ${48 + 8 * (index % 3)}%)`;
+function drawCosines(area, { cosines, classes }) {
+  const names = DATA.classes[classes], size = cosines.shape[1];
+  const flat = rowOf(cosines, frameOf(cosines.frames));
+  const height = Math.max(280, Math.min(340, area.clientWidth));
+  const every = Math.ceil(size / 12);
+  const ticks = [...Array(size).keys()].filter((i) => i % every === 0).map((i) => ({ at: i, text: short(String(names[i] ?? i), 7) }));
+  const fits = ticks.every(({ text }) => text.length * LETTER * ticks.length < area.clientWidth - 60);
+  const made = frame(area, {
+    height, label: "Cosines between classes",
+    x: { title: "class", range: [-0.5, size - 0.5], ticks: fits ? ticks : [] }, y: { title: "class", range: [size - 0.5, -0.5], ticks },
+  });
+  const canvas = make("canvas", { width: size, height: size });
+  const pixels = new ImageData(size, size);
+  flat.forEach((value, i) => pixels.data.set([...shade(value), 255], 4 * i));
+  canvas.getContext("2d").putImageData(pixels, 0, 0);
+  const { at, inside, left, right, top, bottom } = made;
+  const place = { x: left, y: top, width: right - left, height: bottom - top };
+  inside.append(svg("image", { href: canvas.toDataURL(), preserveAspectRatio: "none", ...place }));
+  const nameOf = (index) => short(String(names[index] ?? index), 24);
+  const cells = Array.from(flat, (_, i) => [at.x(i % size), at.y(Math.floor(i / size))]);
+  readable(made, area, cells, (i) => [{ text: `${nameOf(Math.floor(i / size))} and ${nameOf(i % size)}: ${flat[i].toFixed(2)}` }]);
 }
+
+// Colour and shape of a class. Neighbours differ in both.
+const SHAPES = [
+  (x, y) => `M${x - 3},${y}a3,3 0 1,0 6,0a3,3 0 1,0 -6,0`, (x, y) => `M${x - 2.6},${y - 2.6}h5.2v5.2h-5.2z`,
+  (x, y) => `M${x},${y - 3.6}l3.6,6.4h-7.2z`, (x, y) => `M${x},${y - 3.8}l3.8,3.8l-3.8,3.8l-3.8,-3.8z`,
+];
+const SYMBOLS = "●■▲◆";
+const classColour = (index, count) => (count <= COLOURS.length ? COLOURS[index] : `hsl(${(index * 137.508) % 360} ${55 + 15 * (index % 2)}% ${48 + 8 * (index % 3)}%)`);
 
 let view = "pca", picked = null;
 
-function drawPoints(area, snapshot) {
-  const classes = DATA.classes[snapshot.classes];
-  const still = view === "tsne" && snapshot.tsne;
-  const flat = still ? (snapshot.tsne.all ||= unpack(snapshot.tsne)).values : rowOf(snapshot.points, snapshot.points, frameOf(snapshot.frames));
-  const everything = still ? flat : snapshot.points.unpacked.values;
-  const extent = (odd) => {
-    let low = Infinity, high = -Infinity;
-    for (let i = odd; i < everything.length; i += 2) { low = Math.min(low, everything[i]); high = Math.max(high, everything[i]); }
-    const room = 0.04 * (high - low) || 1;
-    return [low - room, high + room];
-  };
-  const { target } = snapshot;
-  const on = target.map((label) => picked === null || label === picked);
-  Plotly.react(area, [{
-    type: "scatter", mode: "markers", x: target.map((_, i) => flat[2 * i]), y: target.map((_, i) => flat[2 * i + 1]), hoverinfo: "text",
-    text: target.map((label) => plain(short(String(classes[label] ?? label), 40))),
-    marker: {
-      size: 5.5, line: { width: 0 }, color: target.map((label, i) => (on[i] ? classColour(label, classes.length) : style("--line"))),
-      opacity: on.map((shownPoint) => (shownPoint ? 0.85 : 0.5)),
-    },
-  }], layout({
-    height: 300, margin: { l: 2, r: 2, t: 8, b: 2 },
-    xaxis: { range: extent(0), visible: false }, yaxis: { range: extent(1), visible: false, scaleanchor: "x", scaleratio: 1 },
-  }), CONFIG);
+function drawPoints(area, run) {
+  const names = DATA.classes[run.classes];
+  const still = view === "tsne" && run.tsne;
+  const flat = still ? unpack(run.tsne).values : rowOf(run.points, frameOf(run.frames));
+  const everything = still ? flat : run.points.unpacked;
+  const extent = (odd) => padded([...everything].filter((_, i) => i % 2 === odd));
+  const which = (number) => (still ? `t-SNE, ${number} axis` : `${number} main direction`);
+  const made = frame(area, {
+    height: 300, label: "Features of test samples in a plane",
+    x: { title: which("first"), range: extent(0), ticks: [] }, y: { title: which("second"), range: extent(1), ticks: [] },
+  });
+  const places = run.target.map((_, i) => [made.at.x(flat[2 * i]), made.at.y(flat[2 * i + 1])]);
+  const labels = [...new Set(run.target)].sort((a, b) => (a === picked) - (b === picked) || a - b);
+  for (const label of labels) {
+    const d = run.target.map((own, i) => (own === label ? SHAPES[label % 4](...places[i].map(Math.round)) : "")).join("");
+    const faded = picked !== null && label !== picked;
+    made.inside.append(svg("path", { class: faded ? "points faded" : "points", d, "data-class": label, fill: classColour(label, names.length) }));
+  }
+  readable(made, area, places, (i) => [{ text: short(String(names[run.target[i]] ?? run.target[i]), 40) }]);
 }
 
 function buildFeatures() {
@@ -121,8 +148,8 @@ function buildFeatures() {
   if (DATA.classes.length > 1 || !names.length) return;
   if (names.length <= 20) {
     names.forEach((name, index) => {
-      const dot = make("span", { className: "dot", style: `background:${classColour(index, names.length)}` });
-      const chip = make("button", { className: "chip", type: "button", "aria-pressed": "false" }, [dot, make("span", { text: short(name, 24) })]);
+      const mark = make("span", { text: SYMBOLS[index % 4], style: `color:${classColour(index, names.length)}`, "aria-hidden": "true" });
+      const chip = make("button", { className: "chip", type: "button", "aria-pressed": "false" }, [mark, make("span", { text: short(name, 24) })]);
       chip.addEventListener("click", () => {
         picked = picked === index ? null : index;
         all(".chip", host).forEach((other, i) => press(other, i === picked));
@@ -131,36 +158,31 @@ function buildFeatures() {
       host.append(chip);
     });
   } else {
-    const select = make("select", { "aria-label": "Class" }, [make("option", { value: "", text: `all ${names.length} classes` })]);
-    names.forEach((name, index) => select.append(make("option", { value: index, text: short(name, 40) })));
-    select.addEventListener("change", () => { picked = select.value === "" ? null : Number(select.value); again(); });
-    host.append(select);
+    const choices = [["", `all ${names.length} classes`], ...names.map((name, index) => [String(index), short(name, 40)])];
+    host.append(menu("Class", "", choices, (value) => { picked = value === "" ? null : Number(value); again(); }));
   }
 }
 
 function buildScale() {
-  const stops = dark.matches ? DIVERGING_DARK : DIVERGING;
-  const ramp = `background:linear-gradient(90deg,${stops.map(([at, shade]) => `${shade} ${100 * at}%`).join(",")})`;
-  const made = make("div", { className: "scale" }, [make("span", { text: "−1" }), make("i", { style: ramp }), make("span", { text: "1" })]);
-  all("#cosines .scale").forEach((old) => old.remove());
-  $("#cosines").append(made);
+  const ramp = `background:linear-gradient(90deg,${[-1, -0.5, 0, 0.5, 1].map((value) => `rgb(${shade(value)})`).join(",")})`;
+  $("#scale").replaceChildren(make("span", { text: "cosine −1" }), make("i", { style: ramp }), make("span", { text: "1" }));
 }
 
 buildLegend();
 buildTables();
 buildSteppers();
 buildCurves();
-buildStrip();
-buildMany("logits", 205, (one) => one.logits, drawLogits);
-buildMany("cosines", 300, (one) => one.cosines, drawCosines);
+buildLogits();
+buildMany("cosines", 280, (one) => one.cosines, drawCosines);
 buildScale();
 buildFeatures();
 if (EPOCHS.length > 1) setStep(step);
-dark.addEventListener("change", () => { buildScale(); drawn.forEach((one) => { one.stale = true; redraw(one); }); });
+const redrawAll = () => drawn.forEach((one) => { one.stale = true; redraw(one); });
+dark.addEventListener("change", () => { buildScale(); redrawAll(); });
 let width = window.innerWidth;
 window.addEventListener("resize", () => {
   if (window.innerWidth === width) return;
   width = window.innerWidth;
-  drawn.forEach((one) => { if (!one.stale) redraw(one); });
+  redrawAll();
 });
 window.addEventListener("beforeprint", () => drawn.forEach((one) => one.draw(one.host)));
