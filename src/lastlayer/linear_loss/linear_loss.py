@@ -155,7 +155,8 @@ def _as_it_stands(module: Loss) -> Loss:
     if not module.only_calls_function():
         return module
     found = type(module).__new__(type(module))
-    found.__setstate__({**vars(module), "_buffers": {**module._buffers}, "_parameters": {**module._parameters}})
+    state = {**vars(module), "_buffers": {**module._buffers}, "_parameters": {**module._parameters}}
+    found.__setstate__(state)  # type: ignore[no-untyped-call]
     return found
 
 

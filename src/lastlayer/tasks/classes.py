@@ -74,7 +74,7 @@ def confusions(decision: Tensor, target: Tensor, num_classes: int, most: int = 2
     for labels in (target, decision):
         check_labelled(labels, num_classes)
     wrong = decision != target
-    pairs, count = (target[wrong] * num_classes + decision[wrong]).unique(return_counts=True)
+    pairs, count = torch.unique(target[wrong] * num_classes + decision[wrong], return_counts=True)
     order = count.argsort(descending=True, stable=True)[:most]
     return Confusions(pairs[order] // num_classes, pairs[order] % num_classes, count[order])
 

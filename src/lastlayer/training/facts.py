@@ -96,7 +96,9 @@ class Facts:
     def from_dict(cls, content: Mapping[str, Any]) -> Facts:
         """The facts that `to_dict` told, without the counts."""
         plain: dict[str, Any] = {**content, **content["normalize"]}
-        tupled = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+        tupled: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
+        }
         return cls(**{name: tupled[name] for name in cls.__dataclass_fields__ if name in tupled})
 
     @property
