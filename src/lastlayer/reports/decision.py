@@ -5,8 +5,8 @@ network. And the test set is finite: other rows would give another number. Runs 
 the second noise, so that it mostly cancels in a difference of two losses.
 
 Let run r of loss l have the value v_r = mu_l + a_r + t_r. Here a_r is the noise of training, with one variance for all
-runs. t_r is the noise of the test set, with a known covariance matrix C (`of_rows`, `of_draws`). A difference of two
-losses is d = sum_r w_r v_r with fixed weights w. Its variance is
+runs. t_r is the noise of the test set, with a known covariance matrix C (`of_rows`, `of_draws`, `of_shares`). A
+difference of two losses is d = sum_r w_r v_r with fixed weights w. Its variance is
 
     w'Cw + s^2 (w'w + 2 overlap),
 
@@ -310,6 +310,22 @@ def of_draws(draws: ArrayLike, rows: int) -> Noise:
     """
     table = np.asarray(draws, float)
     return Noise(np.atleast_2d(np.cov(table)), table.shape[1] - 1, rows)
+
+
+def of_shares(shares: Sequence[float], losses: Sequence[str], rows: int) -> Noise:
+    """The noise of shares of right rows, if it is not known which rows are right. Seeds share it, losses do not.
+
+    Losses err on the same rows more often than by chance. So two losses differ less by chance than this says.
+
+    Args:
+        shares: one per run, (R,).
+        losses: the loss of each run.
+        rows: how many rows there are.
+    """
+    names = np.asarray(losses)
+    p = (np.asarray(shares, float) * rows + 1) / (rows + 2)  # a share of 1 has noise too
+    deviation = np.sqrt(p * (1 - p) / rows)
+    return Noise(np.outer(deviation, deviation) * (names[:, None] == names), max(rows - 1, 1), rows)
 
 
 def over_folds(parts: Mapping[Hashable, Noise], folds: Sequence[Hashable]) -> Noise:

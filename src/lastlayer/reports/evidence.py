@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lastlayer.reports.collect import Run
-from lastlayer.reports.decision import Noise, of_draws, of_rows, over_folds
+from lastlayer.reports.decision import Noise, of_draws, of_rows, of_shares, over_folds
 from lastlayer.reports.goals import RARE, Goal, KnownData
 from lastlayer.reports.summary import Summary
 from lastlayer.runs import DamagedFileError, RunFolder
@@ -110,7 +110,9 @@ def evidence(goal: Goal, summary: Summary, rows: Rows) -> Evidence:
     if any(noise is None for noise in noises.values()):
         if goal.name != "accuracy":
             return Evidence(problem=_too_old(goal, compared))
-        noises = {part: _noise_of_old(goal, [compared[i] for i in members]) for part, members in parts.items()}
+        for part, members in parts.items():
+            size = int(compared[members[0]].facts["samples"]["test"])
+            noises[part] = of_shares([compared[i].value for i in members], [losses[i] for i in members], size)
         notes.append(_about_old(compared))
     known = {part: noise for part, noise in noises.items() if noise is not None}
     noise = known[compared[0].part] if len(known) == 1 else over_folds(known, [one.part for one in compared])
@@ -226,18 +228,6 @@ def _noise(goal: Goal, runs: Sequence[_Tested]) -> Noise | None:
         return of_rows(right, losses, target[chosen] if goal.by_class else None)
     except KeyError:
         return None
-
-
-def _noise_of_old(goal: Goal, runs: Sequence[_Tested]) -> Noise:
-    """The noise of accuracies of which only the number of rows is known: seeds share it, losses do not.
-
-    Losses err on the same rows more often than by chance. So a difference of two losses varies less than this says.
-    """
-    size = int(runs[0].facts.get("samples", {}).get("test", 1))
-    labels = np.array([one.label for one in runs])
-    p = (np.array([one.value for one in runs]) * size + 1) / (size + 2)  # a share of 1 has noise too
-    deviation = np.sqrt(p * (1 - p) / size)
-    return Noise(np.outer(deviation, deviation) * (labels[:, None] == labels), max(size - 1, 1), size)
 
 
 def _about_old(compared: Sequence[_Tested]) -> str:
