@@ -92,7 +92,7 @@ class Settings:
     data: Annotated[str, _data(help="A data set, a folder of images, or a .npz or .safetensors file.")] = "digits"
     data_root: Annotated[Path | None, _data(help="Folder that holds the data sets.")] = None
     train_samples: Annotated[int | None, _data(help="Keep this many training samples.")] = None
-    long_tail: Annotated[float | None, _data(help="Imbalance factor of a long tail, e.g. 100.")] = None
+    long_tail: Annotated[float | None, _data(help="Thin the training set: the largest class keeps this many times the smallest.")] = None
     unknown: Annotated[int | None, _data(help="Number of classes to hide from training.")] = None
     unknown_from: Annotated[str | None, _data(help="Data set whose test samples are the unknown ones.")] = None
     holdout: Annotated[float | None, _data(help="Share of the training set kept for validation, e.g. 0.1.")] = None
@@ -108,17 +108,17 @@ class Settings:
     ] = None
     optimiser: Annotated[str | None, _training(help="sgd, adam or adamw.")] = None
     lr: Annotated[float | None, _training(help="Learning rate; each loss's own if not given.")] = None
-    weight_decay: Annotated[float | None, _training(help="Each loss's own if not given.")] = None
-    decay: Annotated[str | None, _training(help="What weight decay applies to: all parameters or head.")] = None
+    weight_decay: Annotated[float | None, _training(help="Weight decay; each loss's own if not given.")] = None
+    decay: Annotated[str | None, _training(help="What weight decay applies to: all or head.")] = None
     clip: Annotated[float | None, _training(help="Largest gradient norm.")] = None
     schedule: Annotated[str | None, _training(help="cosine, linear, milestones or constant.")] = None
-    warmup: Annotated[float | None, _training(help="Epochs in which the learning rate rises.")] = None
+    warmup: Annotated[float | None, _training(help="Epochs at the start in which the rate rises.")] = None
     label_smoothing: Annotated[float | None, _training(help="Share of each label spread over all classes.")] = None
     crop: Annotated[int | None, _training(help="Pixels of padding before a random crop.")] = None
     flip: Annotated[bool | None, _training(help="Mirror half of the images.")] = None
     rotation: Annotated[float | None, _training(help="Largest random rotation in degrees.")] = None
-    mixup: Annotated[float | None, _training(help="alpha of mixup.")] = None
-    cutmix: Annotated[float | None, _training(help="alpha of cutmix.")] = None
+    mixup: Annotated[float | None, _training(help="Mix pairs of images with mixup; its alpha, e.g. 0.2.")] = None
+    cutmix: Annotated[float | None, _training(help="Mix pairs of images with cutmix; its alpha, e.g. 1.")] = None
     precision: Annotated[str | None, _training(help="float32 or bfloat16.")] = None
     teacher: Annotated[Path | None, _training(help="Folder of a finished run to learn from, for kd and fn-kd.")] = None
     set: Annotated[

@@ -76,11 +76,10 @@ def bench(
 ) -> None:
     """How fast are the losses on this machine at your sizes, and which path will linear_loss take?
 
-    Every time is that of forward and backward: the shortest of several turns, taken in turn with a peer in the same
-    run. On logits (N, K) the peer is torch.nn.functional.cross_entropy. For linear_loss the peer is the dense form:
-    the loss on features @ weight.T, which holds all logits. Memory is the peak above the inputs, gradients included. A
-    ratio below 1 says that ours takes less. large-margin makes its logits itself: there cross_entropy gets the product
-    too.
+    A time is that of forward and backward. A loss and its peer take turns, and the shortest turn of each counts. On
+    logits (N, K) the peer is torch.nn.functional.cross_entropy. For linear_loss the peer is the dense form: the loss on
+    features @ weight.T, which holds all logits. Memory is the peak above the inputs, gradients included. A ratio below
+    1 says that ours takes less. large-margin makes its logits itself, so there cross_entropy is timed with the product.
 
     If all logits would take more memory than is free, only linear_loss is timed.
     """

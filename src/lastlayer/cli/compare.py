@@ -83,7 +83,7 @@ def compare(
 def train(
     settings: Settings,
     loss: Annotated[str, typer.Option(help="A loss; hyperparameters follow a colon: sln:gamma=0.5.")] = "ce",
-    seed: Annotated[int, typer.Option(help="Of weights, order and augmentation.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of weights, order of samples and augmentation.", min=0)] = 0,
     out: Out = Path("runs"),
     device: Device = "auto",
     devices: Devices = 1,
@@ -108,18 +108,18 @@ def train(
 
 def linear_probe(
     features: Annotated[Path, _option(help=".safetensors or .npz with features (N, d) and target (N,).")],
-    test: Annotated[Path | None, _option(help="The same for testing; else a fifth of each class.")] = None,
+    test: Annotated[Path | None, _option(help="The same for testing; if not given, a fifth of each class.")] = None,
     losses: Losses = "ce,sln,bce,batch-ce",
     seeds: Seeds = 3,
     tune: Tune = False,
     head: Annotated[str, typer.Option(help="linear, normalized or batch-norm.")] = "linear",
     scale: Annotated[float | None, _option(help="Scale of the logits of a normalized head.")] = None,
-    epochs: Annotated[int | None, _option(help="Else enough for 800 steps, 5 to 50.")] = None,
-    batch_size: Annotated[int | None, _option(help="Else an eightieth of the rows, 64 to 1024.")] = None,
+    epochs: Annotated[int | None, _option(help="Passes over the rows; if not given, 5 to 50, for 800 steps.")] = None,
+    batch_size: Annotated[int | None, _option(help="Rows per step; if not given, an eightieth, 64 to 1024.")] = None,
     lr: Annotated[float | None, _option(help="Learning rate of AdamW; each loss's own if not given.")] = None,
-    weight_decay: Annotated[float | None, _option(help="Weight decay of AdamW; else 0.05.")] = None,
+    weight_decay: Annotated[float | None, _option(help="Weight decay of AdamW; 0.05 if not given.")] = None,
     standardize: Annotated[
-        bool, typer.Option(help="Divide out the mean and the deviation of each entry of the features.")
+        bool, typer.Option(help="Subtract the mean of each entry of the features, and divide by its deviation.")
     ] = True,
     settings: Annotated[
         list[str] | None, _option("--set", metavar="NAME=VALUE", help="Set any field of a trial.")
