@@ -92,7 +92,7 @@ class Settings:
     data: Annotated[str, _data(help="A data set, a folder of images, or a .npz or .safetensors file.")] = "digits"
     data_root: Annotated[Path | None, _data(help="Folder that holds the data sets.")] = None
     train_samples: Annotated[int | None, _data(help="Keep this many training samples.")] = None
-    long_tail: Annotated[float | None, _data(help="Thin the training set: the largest class keeps this many times the smallest.")] = None
+    long_tail: Annotated[float | None, _data(help="Make a long tail: largest class over smallest, e.g. 100.")] = None
     unknown: Annotated[int | None, _data(help="Number of classes to hide from training.")] = None
     unknown_from: Annotated[str | None, _data(help="Data set whose test samples are the unknown ones.")] = None
     holdout: Annotated[float | None, _data(help="Share of the training set kept for validation, e.g. 0.1.")] = None
