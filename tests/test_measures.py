@@ -7,12 +7,12 @@ import sys
 
 import pytest
 import torch
-from sklearn.metrics import f1_score, matthews_corrcoef, roc_auc_score
+from sklearn.metrics import balanced_accuracy_score, f1_score, matthews_corrcoef, roc_auc_score, top_k_accuracy_score
 
 from lastlayer import geometry, tasks
 from lastlayer.measures import INPUTS, MEASURES, evaluate, linear_logits
 
-OF_TWO_CLASSES = {"f1"}
+NOT_OF_FOUR_CLASSES = {"f1", "top5"}
 
 
 def everything(classes: int = 4) -> dict[str, torch.Tensor]:
@@ -30,7 +30,10 @@ def everything(classes: int = 4) -> dict[str, torch.Tensor]:
         "probabilities": (features @ weight.T + bias).softmax(1),
         "unknown_logits": (unknown := draw(20, classes)),
         "unknown_probabilities": unknown.softmax(1),
+        "unknown_features": draw(20, 6),
+        "unknown_target": torch.arange(20) % 3,
         "train_counts": torch.tensor([500, 50, 5, 200])[:classes],
+        "gamma": draw(6),
         "other_features": features @ draw(6, 5),
         "other_weight": draw(classes, 5),
     }
@@ -73,7 +76,7 @@ def test_values_stay_within_their_limits(scale, classes):
 
 def test_all_inputs_give_all_measures_in_order():
     values = evaluate(**everything())
-    assert list(values) == [name for name in MEASURES if name not in OF_TWO_CLASSES]
+    assert list(values) == [name for name in MEASURES if name not in NOT_OF_FOUR_CLASSES]
     assert all(isinstance(value, float) for value in values.values())
     assert all(math.isfinite(value) for value in values.values())
 
@@ -85,13 +88,13 @@ def test_a_measure_is_there_exactly_when_its_needs_are(missing):
     # Logits follow from features and weight, so their absence takes nothing away.
     available = {name for name in INPUTS if given[name] is not None or name == "logits"}
     there = {name for name, measure in MEASURES.items() if set(measure.needs) <= available}
-    assert set(values) == there - OF_TWO_CLASSES
+    assert set(values) == there - NOT_OF_FOUR_CLASSES
 
 
 def test_of_two_classes_the_second_has_an_f1():
     t = everything(classes=2)
     values, decided = evaluate(**t), t["logits"].argmax(1)
-    assert list(values) == list(MEASURES)
+    assert list(values) == [name for name in MEASURES if name != "top5"]
     assert values["f1"] == pytest.approx(f1_score(t["target"], decided)) != 1
     assert values["matthews"] == pytest.approx(matthews_corrcoef(t["target"], decided))
 
@@ -114,6 +117,8 @@ def test_values_are_those_of_the_functions():
     probable = tasks.single_logit(t["probabilities"], y)
     expected = {
         "accuracy": tasks.accuracy(z, y),
+        "balanced_accuracy": balanced_accuracy_score(y, z.argmax(1)),
+        "macro_f1": f1_score(y, z.argmax(1), average="macro"),
         "matthews": matthews_corrcoef(y, z.argmax(1)),
         "unbiased_accuracy": tasks.unbiased_accuracy(z, -t["bias"], y),
         "nc1": collapse.nc1,
@@ -131,7 +136,12 @@ def test_values_are_those_of_the_functions():
         "auprc": single.auprc,
         "precision_at_90": single.precision_at[0.9],
         "precision_at_99": single.precision_at[0.99],
+        "feature_norm": t["features"].double().square().sum(1).mean().sqrt(),
+        "weight_norm": t["weight"].double().square().sum(1).mean().sqrt(),
+        "gamma_norm": t["gamma"].double().norm(),
         "logit_gap": separation.gap,
+        "separated_classes": (separation.gap_per_class > 0).double().mean(),
+        "worst_class_gap": separation.gap_per_class.min(),
         "violation_rate": separation.violation_rate,
         "log_partition_mean": tasks.log_partition(z).mean,
         "log_partition_std": tasks.log_partition(z).std,
@@ -157,17 +167,48 @@ def test_values_are_those_of_the_functions():
             [1] * 60 + [0] * 20, torch.cat([t["probabilities"], t["unknown_probabilities"]]).amax(1)
         ),
         "probability_oscr": tasks.open_set(t["probabilities"], y, t["unknown_probabilities"]).oscr,
+        "nearest_mean": geometry.nearest_mean_accuracy(t["unknown_features"], t["unknown_target"]),
         "many": tasks.long_tail(z, y, t["train_counts"]).many,
         "medium": tasks.long_tail(z, y, t["train_counts"]).medium,
         "few": tasks.long_tail(z, y, t["train_counts"]).few,
         "equivalence": geometry.equivalence(t["features"], t["other_features"], y),
         "classifier_equivalence": geometry.classifier_equivalence(t["weight"], t["other_weight"]),
     }
-    assert expected.keys() == MEASURES.keys() - OF_TWO_CLASSES
+    assert expected.keys() == MEASURES.keys() - NOT_OF_FOUR_CLASSES
     for name, value in expected.items():
         # scores and cosines are rounded to the inputs' float32 on the way
         rounded = name.startswith(("positive", "negative", "collapse"))
         assert values[name] == pytest.approx(float(value), rel=1e-6 if rounded else 1e-9, abs=1e-12), name
+
+
+def test_of_six_classes_there_is_a_top_five():
+    logits, target = torch.randn(50, 6), torch.arange(50) % 6
+    values = evaluate(logits=logits, target=target)
+    assert values["top5"] == pytest.approx(top_k_accuracy_score(target, logits, k=5))
+
+
+def test_classes_are_separated_one_by_one():
+    """A class with one sample has a gap; a class without samples has none, and is left out."""
+    logits = torch.tensor([[2.0, 0.0, 9.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0, 0.5, 0.0, 1.0], [3.0, 0.0, 8.0, 0.0]])
+    values = evaluate(logits=logits, target=torch.tensor([0, 0, 1, 3]))
+    # gaps: class 0 has 1 - 3, class 1 has 0.5 - 0, class 3 has 0 - 1
+    assert values["separated_classes"] == pytest.approx(1 / 3)
+    assert values["worst_class_gap"] == -2.0
+    assert math.isnan(evaluate(logits=logits, target=torch.zeros(4, dtype=torch.int64))["worst_class_gap"])
+    tied = evaluate(logits=torch.zeros(2, 2), target=torch.tensor([0, 1]))
+    assert (tied["separated_classes"], tied["worst_class_gap"]) == (0.0, 0.0)
+
+
+def test_new_classes_of_one_kind_cannot_be_told_apart():
+    t = everything()
+    t["unknown_target"] = torch.full((20,), 7)
+    assert "nearest_mean" not in evaluate(**t)
+
+
+@pytest.mark.parametrize("name", ["balanced_accuracy", "auprc", "worst_class_gap"])
+def test_nan_logits_are_refused(name):
+    with pytest.raises(ValueError, match="NaN"):
+        evaluate(logits=torch.tensor([[0.0, float("nan")]]), target=torch.tensor([0]))[name]
 
 
 @pytest.mark.parametrize("name", ["nc1", "accuracy", "auprc", "violation_rate"])

@@ -26,6 +26,7 @@ BATCH_NORM = "Towards Understanding Neural Collapse: The Effects of Batch Normal
 TRANSFER = "On the Role of Neural Collapse in Transfer Learning"
 CALIBRATION = "On Calibration of Modern Neural Networks"
 FORECASTS = "Verification of Forecasts Expressed in Terms of Probability"
+NONE = "none"
 GLUE = "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding"
 
 INPUTS = {
@@ -37,7 +38,10 @@ INPUTS = {
     "probabilities": "(N, K) the probabilities that the model predicts",
     "unknown_logits": "(M, K) logits of samples from classes not trained on",
     "unknown_probabilities": "(M, K) the probabilities that the model predicts for those samples",
+    "unknown_features": "(M, d) features of samples from classes not trained on",
+    "unknown_target": "(M,) the labels of those samples, in any numbering",
     "train_counts": "(K,) number of training samples of each class",
+    "gamma": "(d,) weight of the batch norm that makes the features",
     "other_features": "(N, d') features of another model on the same samples",
     "other_weight": "(K, d') classifier of another model",
 }
@@ -154,10 +158,14 @@ _X, _XW = ("features", "target"), ("features", "target", "weight")
 _Z, _ZB = ("logits", "target"), ("logits", "target", "bias")
 _P, _PU = ("probabilities", "target"), ("probabilities", "target", "unknown_probabilities")
 _ZU, _ZT = ("logits", "target", "unknown_logits"), ("logits", "target", "train_counts")
+_U = ("unknown_features", "unknown_target")
 _XX, _WW = ("features", "other_features", "target"), ("weight", "other_weight")
 
 _ALL = [
     Measure("accuracy", "accuracy", "share of samples whose largest logit is the label's", "higher", _Z, SCALING),
+    Measure("balanced_accuracy", "balanced accuracy", "mean over classes of the accuracy on each", "higher", _Z, NONE),
+    Measure("macro_f1", "macro-F1", "mean over classes of F1", "higher", _Z, NONE),
+    Measure("top5", "top-5", "share of samples whose label is among the five largest logits", "higher", _Z, NONE),
     Measure("unbiased_accuracy", "accuracy*", "accuracy of the logits without their bias", "higher", _ZB, SCALING),
     Measure("matthews", "MCC", "Matthews' correlation of label and decision, all classes", "higher", _Z, GLUE),
     Measure("f1", "F1", "F1 of the second of two classes", "higher", _Z, GLUE),
@@ -180,10 +188,15 @@ _ALL = [
     Measure("separability", "E_sep", "separation of the classes' mean directions", "higher", _X, SCALING),
     Measure("intra_inter_ratio", "intra/inter", "distance to class mean over that between means", "lower", _X, SLN),
     Measure("class_distance_variance", "CDNV", "variance over squared distance of means", "lower", _X, TRANSFER, ".3g"),
+    Measure("feature_norm", "feature norm", "quadratic mean of the norms", None, ("features",), BATCH_NORM, ".4g"),
+    Measure("weight_norm", "weight norm", "the same for the classifier's rows", None, ("weight",), BATCH_NORM, ".4g"),
+    Measure("gamma_norm", "gamma norm", "norm of batch norm's weight", None, ("gamma",), BATCH_NORM, ".4g"),
     Measure("auprc", "AUPRC", "average precision of each logit alone, mean over classes", "higher", _Z, PRINCIPLE),
     Measure("precision_at_90", "P@R90", "best precision of a logit alone at recall 0.9", "higher", _Z, PRINCIPLE),
     Measure("precision_at_99", "P@R99", "best precision of a logit alone at recall 0.99", "higher", _Z, PRINCIPLE),
     Measure("logit_gap", "logit gap", "smallest true minus largest false logit", "higher", _Z, PRINCIPLE, ".4g"),
+    Measure("separated_classes", "separated", "share of classes that one threshold separates", "higher", _Z, PRINCIPLE),
+    Measure("worst_class_gap", "worst class gap", "smallest gap of one class's logit", "higher", _Z, PRINCIPLE, ".4g"),
     Measure("violation_rate", "violations", "share of pairs with false logit >= true", "lower", _Z, PRINCIPLE, ".2g"),
     Measure("log_partition_mean", "log Z mean", "mean of log sum exp", None, ("logits",), PRINCIPLE, ".4g"),
     Measure("log_partition_std", "log Z std", "spread of log sum exp", "lower", ("logits",), PRINCIPLE, ".4g"),
@@ -208,6 +221,7 @@ _ALL = [
     Measure("oscr", "OSCR", "the same with wrongly classified samples lost", "higher", _ZU, SCALING),
     Measure("probability_auroc", "AUROC of p", "AUROC by the largest probability", "higher", _PU, SCALING),
     Measure("probability_oscr", "OSCR of p", "OSCR by the largest probability", "higher", _PU, SCALING),
+    Measure("nearest_mean", "nearest mean", "accuracy of the nearest mean on new classes", "higher", _U, TRANSFER),
     Measure("many", "many", "mean accuracy of classes with over 100 training samples", "higher", _ZT, SCALING),
     Measure("medium", "medium", "mean accuracy of classes with 20 to 100 training samples", "higher", _ZT, SCALING),
     Measure("few", "few", "mean accuracy of classes with fewer than 20 training samples", "higher", _ZT, SCALING),
@@ -231,14 +245,20 @@ def _geometry(features: Tensor, target: Tensor, weight: Tensor | None = None, bi
 
 def _logits(logits: Tensor, target: Tensor) -> Values:
     single, separation = tasks.single_logit(logits, target), tasks.logit_separation(logits, target)
+    gaps = separation.gap_per_class[~separation.gap_per_class.isnan()]
     return {
         "accuracy": tasks.accuracy(logits, target),
+        "balanced_accuracy": tasks.balanced_accuracy(logits, target),
+        "macro_f1": tasks.macro_f1(logits, target),
+        "top5": tasks.top_k(logits, target, 5) if logits.shape[1] > 5 else None,
         "matthews": tasks.matthews(logits, target),
         "f1": tasks.f1(logits, target) if logits.shape[1] == 2 else None,
         "auprc": single.auprc,
         "precision_at_90": single.precision_at[0.9],
         "precision_at_99": single.precision_at[0.99],
         "logit_gap": separation.gap,
+        "separated_classes": (gaps > 0).double().mean(),
+        "worst_class_gap": gaps.min() if len(gaps) else gaps.new_tensor(torch.nan),
         "violation_rate": separation.violation_rate,
         "logit_difference": tasks.logit_difference(logits, target, gamma=0.7, reduction="mean"),
         "logit_difference_50": tasks.logit_difference(logits, target, gamma=0.5, reduction="mean"),
@@ -290,6 +310,11 @@ def _open_set_by_probability(probabilities: Tensor, target: Tensor, unknown_prob
     return {"probability_auroc": result.auroc, "probability_oscr": result.oscr}
 
 
+def _nearest_mean(unknown_features: Tensor, unknown_target: Tensor) -> Values:
+    one_class = bool((unknown_target == unknown_target[:1]).all())  # its mean would be the nearest one always
+    return {"nearest_mean": None if one_class else geometry.nearest_mean_accuracy(unknown_features, unknown_target)}
+
+
 def _long_tail(logits: Tensor, target: Tensor, train_counts: Tensor) -> Values:
     result = tasks.long_tail(logits, target, train_counts)
     return {"many": result.many, "medium": result.medium, "few": result.few}
@@ -314,12 +339,16 @@ class _Source:
 
 _SOURCES = [
     _Source(_geometry, _X, takes=("weight", "bias")),
+    _Source(lambda features: {"feature_norm": geometry.quadratic_mean_norm(features)}, ("features",)),
+    _Source(lambda weight: {"weight_norm": geometry.quadratic_mean_norm(weight)}, ("weight",)),
+    _Source(lambda gamma: {"gamma_norm": torch.linalg.vector_norm(gamma, dtype=torch.float64)}, ("gamma",)),
     _Source(_logits, _Z),
     _Source(_partition, ("logits",)),
     _Source(_unbiased, _ZB),
     _Source(_probabilities, _P),
     _Source(_open_set, _ZU),
     _Source(_open_set_by_probability, _PU),
+    _Source(_nearest_mean, _U),
     _Source(_long_tail, _ZT),
     _Source(_equivalence, _XX),
     _Source(_classifier_equivalence, _WW),

@@ -84,6 +84,24 @@ def test_features_alone_give_geometry_alone(tmp_path):
     assert "accuracy" not in values
 
 
+def test_logits_and_target_alone_are_enough(tmp_path):
+    content = arrays()
+    logits = content["features"] @ content["weight"].T + content["bias"]
+    file = save(tmp_path / "a.npz", {"logits": logits, "target": content["target"]})
+    (values,) = measures(file)
+    assert values["accuracy"] == (logits.argmax(1) == content["target"]).mean()
+    assert {"balanced_accuracy", "auprc", "logit_gap", "log_partition_mean"} <= values.keys()
+    assert not {"nc1", "feature_norm", "bias_mean"} & values.keys()
+    assert "balanced accuracy" in run(file).stdout
+    page = tmp_path / "page.html"
+    run(file, save(tmp_path / "b.npz", {"logits": -logits, "y": content["target"]}), "--plot", page)
+    html = page.read_text(encoding="utf-8")
+    assert "True and false logits" in html
+    assert "Mean cosine" not in html
+    flat = save(tmp_path / "flat.npz", {"logits": logits[:, 0], "target": content["target"]})
+    assert "logits must have shape (N, K), got (90,)" in run(flat, code=2).output
+
+
 def test_given_logits_are_used(tmp_path):
     content = arrays()
     content["logits"] = -(content["features"] @ content["weight"].T)
@@ -168,8 +186,8 @@ def wrong(**changes):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (wrong(features=None), "holds no features; it holds bias, target, weight"),
-        ({"x": np.zeros((4, 2)), "y": np.arange(4)}, "holds no features; it holds x, y"),
+        (wrong(features=None), "holds no features and no logits; it holds bias, target, weight"),
+        ({"x": np.zeros((4, 2)), "y": np.arange(4)}, "holds no features and no logits; it holds x, y"),
         (wrong(target=None), "holds no target (or labels, y)"),
         (wrong(labels=np.zeros(90, int)), "target and labels"),
         (wrong(features=np.zeros((2, 90, 5))), "one file per snapshot"),

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lastlayer.tasks import accuracy, f1, long_tail, matthews, unbiased_accuracy
+from lastlayer.tasks import accuracy, f1, is_skewed, long_tail, matthews, unbiased_accuracy
 
 from . import reference
 
@@ -84,3 +84,9 @@ def test_long_tail_empty_group_is_nan():
 def test_counts_that_count_nothing_are_refused(count, shown):
     with pytest.raises(ValueError, match=f"train_counts must be numbers of samples, got {shown}.* for class 1"):
         long_tail(torch.eye(3), torch.arange(3), [5, count, 200])
+
+
+@pytest.mark.parametrize("counts", [[3, 1], [4, 1], [300, 100, 200], [301, 100, 200], [5], [1, 0]])
+def test_classes_are_skewed_beyond_a_factor_of_three(counts):
+    expected = any(one > 3 * other for one in counts for other in counts)
+    assert is_skewed(counts) == is_skewed(torch.tensor(counts)) == expected

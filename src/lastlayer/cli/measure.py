@@ -55,9 +55,10 @@ def measure(
 ) -> None:
     """Measure features and logits saved in files: neural collapse, cosines, single logits, separation and more.
 
-    A file holds arrays: features (N, d) and target (N,), which may also be called labels or y. It may also hold
-    weight (K, d), bias (K,) as added to the logits, logits (N, K), probabilities (N, K), unknown_logits (M, K),
-    unknown_probabilities (M, K) and train_counts (K,). The more it holds, the more is measured. If there are no logits,
+    A file holds arrays: target (N,), which may also be called labels or y, and features (N, d) or logits (N, K) or
+    both. It may also hold weight (K, d), bias (K,) as added to the logits, probabilities (N, K), train_counts (K,), the
+    batch norm's weight gamma (d,), and of classes not trained on unknown_logits (M, K), unknown_probabilities (M, K),
+    unknown_features (M, d) and unknown_target (M,). The more it holds, the more is measured. If there are no logits,
     they are computed from features, weight and bias.
 
     Several files are several snapshots of one model, one column each. The page then has curves over them.
@@ -82,7 +83,7 @@ def measure(
         if ignored:
             typer.echo(f"{file}: not measured: {', '.join(ignored)}", err=True)
         try:
-            with waiting(f"measuring {file}"), full_precision(arrays["features"]):
+            with waiting(f"measuring {file}"), full_precision(arrays.get("features", arrays["target"])):
                 snapshots.append(Snapshot(file, arrays, evaluate(**arrays)))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{file}: {error}") from error
@@ -111,16 +112,17 @@ def _load(file: Path) -> tuple[dict[str, Tensor], list[str]]:
     read, ignored = read_arrays(file, {*INPUTS, *LABELS})
     found = {name: as_tensor(file, name, array) for name, array in read.items()}
     names = [*found, *ignored]
-    if "features" not in found:
-        raise ValueError(f"{file} holds no features; it holds {', '.join(sorted(names)) or 'nothing'}")
+    if not {"features", "logits"} & found.keys():
+        raise ValueError(f"{file} holds no features and no logits; it holds {', '.join(sorted(names)) or 'nothing'}")
     found["target"] = found.pop(array_named(file, names, LABELS))
-    if found["features"].dim() != 2:
-        shape = tuple(found["features"].shape)
-        raise ValueError(f"{file}: features must have shape (N, d), got {shape}; save one file per snapshot")
+    first, columns = ("features", "d") if "features" in found else ("logits", "K")
+    if found[first].dim() != 2:
+        shape = tuple(found[first].shape)
+        raise ValueError(f"{file}: {first} must have shape (N, {columns}), got {shape}; save one file per snapshot")
     for name in ("target", "logits", "probabilities"):
-        if name in found and found[name].shape[:1] != found["features"].shape[:1]:
-            shapes = f"{tuple(found['features'].shape)} and {tuple(found[name].shape)}"
-            raise ValueError(f"{file}: features and {name} must have as many rows, got {shapes}")
+        if name in found and found[name].shape[:1] != found[first].shape[:1]:
+            shapes = f"{tuple(found[first].shape)} and {tuple(found[name].shape)}"
+            raise ValueError(f"{file}: {first} and {name} must have as many rows, got {shapes}")
     return found, ignored
 
 
@@ -156,8 +158,10 @@ def _page(snapshots: Sequence[Snapshot]) -> str:
     from lastlayer.reports.pictures import html_page
 
     names, last = _names(snapshots), snapshots[-1].arrays
-    figures = [_draw_curves(names, snapshots)] if len(snapshots) > 1 else []
-    figures.append(_draw_cosines(snapshots[-1]))
+    curves = len(snapshots) > 1 and all("features" in snapshot.arrays for snapshot in snapshots)
+    figures = [_draw_curves(names, snapshots)] if curves else []
+    if "features" in last:
+        figures.append(_draw_cosines(snapshots[-1]))
     logits = last.get("logits")
     if logits is None and "weight" in last:
         logits = linear_logits(last["features"], last["weight"], last.get("bias"))

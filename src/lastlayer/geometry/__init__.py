@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lastlayer.geometry.collapse import NeuralCollapse, neural_collapse, self_duality
 from lastlayer.geometry.cosine import CosineCollapse, compactness, cosine_collapse, separability
 from lastlayer.geometry.nearest import nearest_mean_accuracy, nearest_mean_right
+from lastlayer.geometry.norms import quadratic_mean_norm
 from lastlayer.geometry.procrustes import classifier_equivalence, equivalence
 from lastlayer.geometry.spread import class_distance_variance, intra_inter_ratio
 from lastlayer.geometry.summary import Geometry, measure
@@ -36,6 +37,7 @@ __all__ = [
     "nearest_mean_accuracy",
     "nearest_mean_right",
     "neural_collapse",
+    "quadratic_mean_norm",
     "self_duality",
     "separability",
 ]

@@ -49,6 +49,10 @@ class BatchNormHead(Head):
         self.weight = initial_weight(num_classes, in_features)
         self.bias = None
 
+    def norm_weight(self) -> Tensor:
+        """The weight gamma of the batch norm, (d,)."""
+        return self.norm.weight
+
     def features(self, x: Tensor) -> Tensor:
         """The features after batch normalization."""
         self._check(x)

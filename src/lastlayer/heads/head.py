@@ -82,6 +82,10 @@ class Head(nn.Module):
                 "or convert the head"
             ) from error
 
+    def norm_weight(self) -> Tensor | None:
+        """The weight gamma of the batch norm that makes the features, (d,). None if the head has no batch norm."""
+        return None
+
     def _classes(self, k: int | Sequence[int] | Tensor) -> Tensor:
         """Class indices as int64 on the weight's device, of shape (m,) or ()."""
         classes = k if isinstance(k, Tensor) else _as_tensor(k)

@@ -10,7 +10,16 @@ empty input, for shapes that do not fit together, and for labels out of range. R
 from typing import TYPE_CHECKING, Any
 
 from lastlayer._core.labels import long_tail_counts
-from lastlayer.tasks.accuracies import LongTail, accuracy, f1, long_tail, matthews, unbiased_accuracy
+from lastlayer.tasks.accuracies import (
+    LongTail,
+    accuracy,
+    by_frequency,
+    f1,
+    is_skewed,
+    long_tail,
+    matthews,
+    unbiased_accuracy,
+)
 from lastlayer.tasks.classes import (
     Confusions,
     PerClass,
@@ -57,12 +66,14 @@ __all__ = [
     "SingleLogitMetrics",
     "accuracy",
     "balanced_accuracy",
+    "by_frequency",
     "calibration",
     "collapse_gap",
     "collapsed",
     "confusions",
     "critical_conditions",
     "f1",
+    "is_skewed",
     "log_partition",
     "logit_difference",
     "logit_separation",

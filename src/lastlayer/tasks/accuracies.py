@@ -8,6 +8,8 @@ from torch import Tensor
 
 from lastlayer.tasks.inputs import check_bias, check_labelled, check_matrix, check_pair, read_target
 
+SKEW = 3.0  # classes count as skewed if the largest has more than this many times the samples of the smallest
+
 
 @dataclass(frozen=True)
 class LongTail:
@@ -161,15 +163,33 @@ def long_tail(logits: Tensor, target: Tensor, train_counts: Tensor | Sequence[in
         (1.0, 0.0, 1.0)
     """
     logits, target = check_pair(logits, target)
-    counts = torch.as_tensor(train_counts, device=logits.device)
     num_classes = logits.shape[1]
+    hits = torch.bincount(target[correct(logits, target)], minlength=num_classes)
+    # 0 / 0 is NaN, which the means skip
+    return by_frequency(hits.double() / torch.bincount(target, minlength=num_classes), train_counts)
+
+
+def by_frequency(per_class: Tensor, train_counts: Tensor | Sequence[int]) -> LongTail:
+    """The means of `long_tail`, from the accuracy of each class.
+
+    Args:
+        per_class: (K,) accuracies; NaN for a class without test samples.
+        train_counts: (K,) number of samples of each class in the training set. None is negative.
+
+    Paper: Liu et al. 2019, for the groups.
+    Tests: tests/tasks/test_accuracies.py::test_long_tail_groups
+
+    Example:
+        >>> by_frequency(torch.tensor([1.0, 0.5]), [101, 19]).few.item()
+        0.5
+    """
+    counts = torch.as_tensor(train_counts, device=per_class.device)
+    num_classes = len(per_class)
     if counts.shape != (num_classes,):
         raise ValueError(f"train_counts must have shape ({num_classes},), got {tuple(counts.shape)}")
     if not bool((counts >= 0).all()):
         k = int((~(counts >= 0)).nonzero()[0])
         raise ValueError(f"train_counts must be numbers of samples, got {counts[k].item()} for class {k}")
-    hits = torch.bincount(target[correct(logits, target)], minlength=num_classes)
-    per_class = hits.double() / torch.bincount(target, minlength=num_classes)  # 0 / 0 is NaN, which the means skip
     return LongTail(
         many=per_class[counts > 100].nanmean(),
         medium=per_class[(counts >= 20) & (counts <= 100)].nanmean(),
@@ -177,3 +197,22 @@ def long_tail(logits: Tensor, target: Tensor, train_counts: Tensor | Sequence[in
         mean=per_class.nanmean(),
         per_class=per_class,
     )
+
+
+def is_skewed(train_counts: Tensor | Sequence[int]) -> bool:
+    """Whether the largest class has more than three times the training samples of the smallest.
+
+        max_k n_k > 3 min_k n_k
+
+    Args:
+        train_counts: (K,) number of samples of each class in the training set.
+
+    Paper: none, a rule of this library.
+    Tests: tests/tasks/test_accuracies.py::test_classes_are_skewed_beyond_a_factor_of_three
+
+    Example:
+        >>> is_skewed([30, 10]), is_skewed([31, 10])
+        (False, True)
+    """
+    counts = torch.as_tensor(train_counts)
+    return bool(counts.max() > SKEW * counts.min())

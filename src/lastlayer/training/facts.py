@@ -30,7 +30,7 @@ class Facts:
         in_shape: shape of one input.
         mean, std, scale: how inputs are normalised, (x / scale - mean) / std.
         dtype: of the inputs as stored, such as "uint8".
-        counts: training samples per class; None if the facts come from a finished run, which does not keep them.
+        counts: training samples per class; None if the facts come from an older run, which does not tell them.
         samples: how many there are for training and for testing.
         checksums: SHA-256 per source file.
         notes: every choice made on the way, in order.
@@ -77,7 +77,7 @@ class Facts:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What a result tells of the data. Of the counts it tells the share of the largest class."""
+        """What a result tells of the data."""
         assert self.counts is not None
         counts = torch.tensor(self.counts)
         return {
@@ -86,6 +86,7 @@ class Facts:
             "in_shape": list(self.in_shape),
             "normalize": self.normalize,
             "samples": dict(self.samples),
+            "counts": list(self.counts),
             "largest_class": float(counts.max() / counts.sum()),
             "checksums": dict(self.checksums),
             "dtype": self.dtype,
@@ -94,7 +95,7 @@ class Facts:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Facts:
-        """The facts that `to_dict` told, without the counts."""
+        """The facts that `to_dict` told. Older runs told no counts."""
         plain: dict[str, Any] = {**content, **content["normalize"]}
         tupled: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()

@@ -4,10 +4,11 @@ import itertools
 
 import pytest
 import torch
+from sklearn.metrics import balanced_accuracy_score, f1_score, recall_score
 
-from lastlayer import losses
+from lastlayer import geometry, losses
 from lastlayer.data import Dataset, Normalize, Split
-from lastlayer.heads import LinearHead
+from lastlayer.heads import BatchNormHead, LinearHead
 from lastlayer.models import create
 from lastlayer.training import facts
 from lastlayer.training.build import Network
@@ -43,7 +44,54 @@ def test_accuracy_is_that_of_all_samples(many: tuple[Network, Dataset]) -> None:
         expected = (network(dataset.train.inputs).argmax(1) == dataset.train.target).double().mean().item()
     values = evaluate.measure(network, losses.create("ce", 4), dataset, made, on_test=False)
     assert values["accuracy"] == expected
+    with torch.no_grad():
+        decision = network(dataset.train.inputs).argmax(1)
+    assert values["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(dataset.train.target, decision))
+    assert values["macro_f1"] == pytest.approx(f1_score(dataset.train.target, decision, average="macro"))
     assert 0 < values["auprc"] <= 1
+
+
+@pytest.mark.parametrize("limit", [10**6, 100])
+def test_groups_of_frequent_and_rare_classes_where_the_training_set_is_skewed(
+    many: tuple[Network, Dataset], monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Classes of 400 + 150 and of 160 samples: the largest has more than three times as many. The test set has 90."""
+    monkeypatch.setattr(facts, "LARGEST_LOGITS", limit)
+    network, dataset = many
+    rare = dataset.train.select(
+        torch.cat([torch.arange(560), torch.arange(560, 1030)[dataset.train.target[560:] != 3]])
+    )
+    dataset = dataset.replace(train=rare, test=Split(dataset.train.inputs[400:490], dataset.train.target[400:490]))
+    made = evaluate.outputs(network, dataset.test)
+    values = evaluate.measure(network, losses.create("ce", 4), dataset, made, on_test=True)
+    with torch.no_grad():
+        decision = network(dataset.test.inputs).argmax(1)
+    recall = recall_score(dataset.test.target, decision, average=None)
+    counts = dataset.train_counts
+    assert counts.max() > 3 * counts.min()
+    assert values["many"] == pytest.approx(recall[(counts > 100).numpy()].mean())
+    assert values["medium"] == pytest.approx(recall[((counts >= 20) & (counts <= 100)).numpy()].mean(), nan_ok=True)
+    assert "many" not in evaluate.measure(network, losses.create("ce", 4), dataset, made, on_test=False)
+
+
+def test_a_data_set_with_even_classes_has_no_groups(many: tuple[Network, Dataset]) -> None:
+    network, dataset = many
+    even = dataset.replace(train=Split(dataset.train.inputs[400:], dataset.train.target[400:]))
+    made = evaluate.outputs(network, even.test)
+    assert "many" not in evaluate.measure(network, losses.create("ce", 4), even, made, on_test=True)
+
+
+def test_norms_of_a_batch_norm_head_and_new_classes_are_measured(many: tuple[Network, Dataset]) -> None:
+    _, dataset = many
+    head = BatchNormHead(8, 4, gamma=0.5)
+    network = Network(Normalize(), create("identity", (8,)), head)
+    opened = dataset.replace(unknown=Split(dataset.train.inputs[:60], torch.arange(60) % 3 + 20))
+    made = evaluate.finish(evaluate.read_test(network, opened, None))
+    values = evaluate.measure(network, losses.create("ce", 4), opened, made, on_test=True)
+    assert values["gamma_norm"] == pytest.approx(0.5 * 8**0.5)
+    assert values["weight_norm"] == pytest.approx(head.weight.detach().square().sum(1).mean().sqrt().item())
+    assert made.unknown is not None
+    assert values["nearest_mean"] == geometry.nearest_mean_accuracy(made.unknown.features, made.unknown.target).item()
 
 
 def test_no_batch_makes_more_logits_than_are_held(many: tuple[Network, Dataset]) -> None:

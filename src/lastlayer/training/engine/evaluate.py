@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from lastlayer import geometry, losses, measures
+from lastlayer import geometry, losses, measures, tasks
 from lastlayer._core.precision import full_precision, without_tf32
 from lastlayer.data import Dataset, Split
 from lastlayer.heads import Head
@@ -166,8 +166,8 @@ def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs
         if made.unknown is not None:
             unknown = made.unknown.logits
             logits = logits.double()  # in float32 many probabilities near 1 would be equal
-        tailed = on_test and dataset.imbalance is not None
-        counts = dataset.train_counts.to(made.logits.device) if tailed else None
+        counts = dataset.train_counts.to(made.logits.device)
+        tailed = on_test and (dataset.imbalance is not None or tasks.is_skewed(counts))
         values = measures.evaluate(
             features=made.features,
             target=made.target,
@@ -177,9 +177,22 @@ def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs
             probabilities=loss.probabilities(logits),
             unknown_logits=unknown,
             unknown_probabilities=None if unknown is None else loss.probabilities(unknown.double()),
-            train_counts=counts,
+            unknown_features=None if made.unknown is None else made.unknown.features,
+            unknown_target=None if made.unknown is None else made.unknown.target,
+            train_counts=counts if tailed else None,
+            gamma=network.head.norm_weight(),
         )
-    return values if made.rows is None else {**values, "accuracy": made.accuracy}
+    return values if made.rows is None else {**values, **_on_all_samples(made, counts if tailed else None)}
+
+
+def _on_all_samples(made: Outputs, counts: Tensor | None) -> dict[str, float]:
+    """The measures that need no logits, only decisions."""
+    found = tasks.per_class(made.decision, made.label, made.logits.shape[1])
+    values = {"balanced_accuracy": found.recall.nanmean(), "macro_f1": found.f1.nanmean()}
+    if counts is not None:
+        groups = tasks.by_frequency(found.recall, counts)
+        values |= {"many": groups.many, "medium": groups.medium, "few": groups.few}
+    return {"accuracy": made.accuracy, **{name: float(value) for name, value in values.items()}}
 
 
 def evaluation_epochs(epochs: int, evaluations: int) -> set[int]:
