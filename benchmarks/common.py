@@ -1,6 +1,6 @@
-"""What the benchmarks share: their options, on what they ran, and the file of their rows.
+"""What the benchmarks share: their options, the description of the machine, and the file of their rows.
 
-What a step takes is measured by `lastlayer._core.timing`, which `lastlayer bench` uses too.
+`lastlayer._core.timing` measures what a step takes. `lastlayer bench` uses it too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ def options_of_losses(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small shapes, few repetitions")
     parser.add_argument("--only", help="names of losses, separated by commas")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads; more than 1 wants an idle machine")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="CPU threads; with more than 1, the machine must be idle"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the rows and the machine there")
     return parser
 

@@ -1,11 +1,11 @@
-"""Our 3x3 convolutions of few channels against cuDNN's on a GPU, kernel by kernel and in training steps.
+"""Our 3x3 convolutions for few channels, compared with cuDNN's on a GPU: kernel by kernel, and in training steps.
 
     python benchmarks/convolutions.py [--model resnet20] [--streams 1,8] [--steps 300]
 
-For the convolutions of a CIFAR ResNet at batch 128 in bfloat16: microseconds of forward, input gradient and weight
-gradient in a CUDA graph, with the relative error against float32. Then seconds of an epoch of 390 captured, compiled
-steps of one model, by the number of models on streams of their own. Kernels that are faster alone decide nothing: in a
-pack other models fill the gaps.
+First come the convolutions of a CIFAR ResNet at batch 128 in bfloat16: microseconds of forward, input gradient and
+weight gradient in a CUDA graph, with the relative error against float32. Then come the seconds of an epoch of 390
+captured and compiled steps of one model, by the number of models that run at once, each on its own stream. Only these
+decide which kernel is better. In a pack, other models fill the gaps that a slow kernel leaves.
 """
 
 from __future__ import annotations

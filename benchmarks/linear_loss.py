@@ -1,24 +1,25 @@
-"""linear_loss against the loss on the whole logits: time and peak memory of forward and backward, as ratios.
+"""linear_loss compared with the loss on all logits: time and peak memory of forward and backward, as ratios.
 
     python benchmarks/linear_loss.py [--quick] [--only sln,bce] [--device cpu] [--dtype bfloat16] [--path rows]
                                      [--shape N,d,K] [--compiled all] [--graphs] [--narrow 1] [--csv FILE]
 
-Ours and its peers are timed in turn, in the same run, on the same inputs; a time is the median over many turns after
-warm-up. On a GPU a turn is as many steps as take about 20 ms, three at least, between two CUDA events, so that the host
-runs ahead as it does in a training; on a CPU it is one step in CPU seconds of the process. Memory is the peak above the
-inputs, the gradients included: what torch's allocator counts on a GPU, the running sum of what its profiler sees on a
-CPU.
+Ours and its peers take turns in the same run, on the same inputs. A time is the median over many turns after a warm-up.
+On a CPU a turn is one step, in CPU seconds of the process. On a GPU a turn has as many steps as take about 20 ms, but
+at least three, between two CUDA events. So the CPU runs ahead of the GPU as it does in a training. Memory is the peak
+above the inputs, gradients included. On a GPU torch's allocator counts it. On a CPU it is the running sum of what
+torch's profiler sees.
 
 Peers, on the logits F.linear(features, weight):
-    eager      the same loss of the library, every logit held at once
+    eager      the same loss of the library, with all logits held at once
     compiled   the same under torch.compile, for the losses named by --compiled
-    torch      torch.nn.functional.linear_cross_entropy, where this torch has it; for ce
-    liger      liger_kernel's fused linear cross-entropy, where it is installed; for ce
-    cce        cut_cross_entropy's linear_cross_entropy, where it is installed; for ce
-A ratio below 1 says that linear_loss takes less. `floor` is our time over that of three products of size N d K, which
-no loss with a full gradient can do without; the margin losses need one of them, mse of labels none. arc-margin, on
-normalized features and weight, runs under autocast; large-margin multiplies in float32 by its definition. With --graphs
-the CSV also has the time of each step captured and replayed as a CUDA graph, where the host's share is none.
+    torch      torch.nn.functional.linear_cross_entropy, if this torch has it; for ce
+    liger      liger_kernel's fused linear cross-entropy, if it is installed; for ce
+    cce        cut_cross_entropy's linear_cross_entropy, if it is installed; for ce
+
+A ratio below 1 says that linear_loss takes less. `floor` is our time relative to three matrix products of size N d K. A
+loss with a full gradient needs all three. The margin losses need one of them, and mse of labels needs none. arc-margin,
+on normalized features and weight, runs under autocast. large-margin multiplies in float32 by its definition. With
+--graphs, the CSV also has the time of each step as a CUDA graph, which does not wait for the CPU.
 """
 
 from __future__ import annotations
@@ -78,13 +79,13 @@ class Row:
 
 def main() -> None:
     parser = options_of_losses(__doc__)
-    parser.add_argument("--device", choices=["cpu", "cuda"], help="default: cuda where there is one, else cpu")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="cuda if there is one, else cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: bfloat16 on a GPU, float32 on a CPU")
-    parser.add_argument("--path", choices=["rows", "classes"], help="this path rather than the plan's")
+    parser.add_argument("--path", choices=["rows", "classes"], help="take this path and not the plan's")
     parser.add_argument("--shape", help="N,d,K instead of the list")
     parser.add_argument("--compiled", default="", help="losses, or all, whose peer under torch.compile is timed too")
     parser.add_argument("--graphs", action="store_true", help="on a GPU, also the time of each step as a CUDA graph")
-    parser.add_argument("--narrow", type=int, help="fewest classes for kernels, rather than the plan's bound")
+    parser.add_argument("--narrow", type=int, help="fewest classes for kernels, in place of the plan's bound")
     parser.add_argument("--seconds", type=float, help="how long to time each pair")
     parser.add_argument("--csv", metavar="FILE", help="write the rows there, as they come")
     options = parser.parse_args()
@@ -188,7 +189,7 @@ def measure(names: list[str], shape: Shape, options: argparse.Namespace) -> Iter
 
 
 def other_libraries(target: Tensor, device: str) -> dict[str, Callable[..., Tensor] | str]:
-    """Cross-entropy of a linear layer as others fuse it, or why not."""
+    """Fused cross-entropy of other libraries; for one that cannot be used, the reason."""
     found: dict[str, Callable[..., Tensor] | str] = {"torch": f"torch {torch.__version__} has no linear_cross_entropy"}
     if hasattr(F, "linear_cross_entropy"):
         found["torch"] = lambda h, w: F.linear_cross_entropy(h, w, target)
@@ -214,9 +215,9 @@ def other_libraries(target: Tensor, device: str) -> dict[str, Callable[..., Tens
 
 
 def plan_to_measure(path: str | None, shape: Shape, name: str, quick: bool, device: str) -> Plan | None:
-    """The library's own plan, or a path asked for; None where the loss has no such path.
+    """The library's own plan, or the path asked for. None if the loss has no such path.
 
-    A quick run, whose shapes the library would compute whole, takes the path of the same proportions.
+    The library would compute the small shapes of a quick run whole. Such a run takes the path of the same proportions.
     """
     n, _, k = shape
     if path is None and not quick:
@@ -231,9 +232,9 @@ def plan_to_measure(path: str | None, shape: Shape, name: str, quick: bool, devi
 
 
 def seconds_of_products(features: Tensor, weight: Tensor, device: str, budget: float) -> float:
-    """What the three products alone take: logits, and from their gradient that of features and of weight.
+    """Seconds of the three products alone: the logits, and from their gradient that of the features and the weight.
 
-    In blocks of rows, so that the floor needs no N x K matrix either.
+    They run in blocks of rows, so that the floor needs no N x K matrix either.
     """
     rows = min(features.shape[0], max(256, 2**27 // weight.shape[0]))
     block = features[:rows]

@@ -1,13 +1,14 @@
-"""Every loss against `torch.nn.functional.cross_entropy`: time and peak memory of forward and backward, as ratios.
+"""Every loss compared with `torch.nn.functional.cross_entropy`: time and peak memory of forward and backward, as
+ratios.
 
     python benchmarks/losses.py [--quick] [--only sln,bce] [--target pair] [--dtype bfloat16] [--json FILE]
 
-Loss and peer are timed in turn, in the same run, on the same logits. The time, of CUDA events on a GPU and of the
-process on a CPU, is the median over many turns, after warm-up. Memory is the peak above the inputs, the gradient
-included: on a GPU what torch's allocator counts, on a CPU the running sum of what torch's profiler sees allocated and
-freed, compiled code included. `extra` is what a loss holds at its peak beyond the peer, in buffers of N x K.
+A loss and its peer take turns in the same run, on the same logits. A time is the median over many turns after a
+warm-up, by CUDA events on a GPU and by the CPU seconds of the process on a CPU. Memory is the peak above the inputs,
+gradients included. On a GPU torch's allocator counts it. On a CPU it is the running sum of what torch's profiler sees,
+compiled code included. `extra` is the memory that a loss holds at its peak beyond its peer, in buffers of N x K.
 
-The peer of large-margin, which makes the logits itself, is cross-entropy of the product it starts with.
+large-margin makes the logits itself. So its peer is cross-entropy, together with the product that makes them.
 """
 
 from __future__ import annotations

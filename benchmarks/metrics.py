@@ -1,19 +1,22 @@
-"""The whole set of geometry measures against the covariance script people use, one thread.
+"""All geometry measures, compared with the covariance script that people use, on one thread.
 
     python benchmarks/metrics.py            all sizes; a few minutes
     python benchmarks/metrics.py --quick    small sizes; under a minute
 
-Time. `floor` is what no exact method can avoid: reading the features twice (a sum over all of them) and one product
-with the directions of the class means. `measure` is every measure without a classifier, `with classifier` adds NC2 to
-NC4 and self-duality; NC4 needs two more products, of the features with the classifier and with the class means, so its
-floor has those too. `GeometryMetrics` is the same set streamed in batches of 512, twice. `pinv` is NC1 alone by the
-usual script: float32 covariance matrices of all residuals and `torch.linalg.pinv`. CPU seconds, best run, and the ratio
-to the floor.
+Time, in CPU seconds of the best run, and the ratio to the floor:
+    floor             what no exact method can avoid: reading the features twice (a sum over all of them), and one
+                      product with the directions of the class means
+    measure           every measure without a classifier
+    with classifier   also NC2 to NC4 and self-duality. NC4 needs two more products, of the features with the classifier
+                      and with the class means, so the floor of this line has these too
+    GeometryMetrics   the same measures, streamed twice in batches of 512
+    pinv              NC1 alone by the usual script: float32 covariance matrices of all residuals, and torch.linalg.pinv
 
-Memory. The growth of the peak resident size of a fresh process during the call, above the features (Linux alone).
+Memory is the growth of the peak resident size of a fresh process during the call, above the features (on Linux only).
 
-Exactness. NC1 of float32 features against a float64 reference where class means spread 0.3 % as far in one direction as
-in the others, and where they lie a thousand times their spread from the origin.
+Exactness is the error of NC1 of float32 features against a float64 reference, in two hard cases. In one, the class
+means spread 0.3 % as far in one direction as in the others. In the other, they lie a thousand times their spread from
+the origin.
 """
 
 import argparse
@@ -36,7 +39,7 @@ CHUNK = 1024
 
 
 def features_of(samples: int, classes: int) -> tuple[Tensor, Tensor]:
-    """Random classes, made in place so that the peak of memory is the features themselves."""
+    """Random classes, made in place, so that the features are the peak of memory."""
     generator = torch.Generator().manual_seed(0)
     target = torch.arange(samples) % classes
     means = torch.randn(classes, DIM, generator=generator)
@@ -86,7 +89,7 @@ def floor(features: Tensor, columns: int) -> None:
 
 
 def seconds(call: Callable[[], object], repeats: int) -> float:
-    """Best CPU time of this process: one thread, so what others do hardly counts."""
+    """The best CPU time of this process. It has one thread, so other programs hardly change it."""
     times = []
     for _ in range(repeats):
         start = time.process_time()
@@ -110,7 +113,7 @@ def calls(name: str, samples: int, classes: int) -> Callable[[], object]:
 
 
 def megabytes(name: str, samples: int, classes: int) -> float:
-    """Growth of the peak resident size during one call, in a process that has made a small one before."""
+    """Growth of the peak resident size during a call. The process has made a small call before."""
     if not sys.platform.startswith("linux"):
         return float("nan")
     result = subprocess.run(

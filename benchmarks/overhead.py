@@ -1,15 +1,15 @@
-"""What the training loop costs over a bare one: the same model, data and optimiser, step by step in turn.
+"""What our training loop costs compared with a bare loop, with the same model, data and optimiser.
 
     python benchmarks/overhead.py [--steps 200] [--threads 1]
     python benchmarks/overhead.py --start-up 5
 
-The bare loop indexes a tensor, calls network, loss, backward and optimiser, and nothing else; no augmentation, no
-schedule, no checks; its optimiser is the one torch gives by default, ours the fused one. Steps of the two alternate in
-one process, and what others do on the machine counts little: the times are of the processor, and those that a tenth of
-the steps stay below.
+The bare loop indexes a tensor and calls network, loss, backward and optimiser. It has no augmentation, no schedule and
+no checks. Its optimiser is torch's default one, and ours is the fused one. Steps of the two loops take turns in one
+process. The times are CPU seconds, and the one that a tenth of the steps stay below, so other programs hardly change
+them.
 
---start-up measures, in fresh processes, the time from importing torch to the first step that `lastlayer compare` (which
-starts workers, and they import torch again) and `lastlayer train` tell of, on the default data.
+--start-up measures the time from importing torch to the first step, in fresh processes and on the default data. It does
+so for `lastlayer compare`, which starts workers that import torch again, and for `lastlayer train`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lastlayer.training.fit import begin, train_epoch
 
 
 def cifar_shaped(count: int = 2048) -> Dataset:
-    """Random images, as the time does not depend on them."""
+    """Random images, because the time does not depend on what they show."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randint(0, 256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
     split = Split(inputs, torch.arange(count) % 10)
@@ -65,7 +65,7 @@ def bare_step(trial: Trial, dataset: Dataset) -> Callable[[], None]:
 
 
 def our_step(trial: Trial, dataset: Dataset) -> Callable[[], None]:
-    """A step of the library's loop, progress included."""
+    """A step of the library's loop, including its progress report."""
     state, feed = begin(dataclasses.replace(trial, schedule=Schedule(epochs=10_000)), dataset)
     running = iter(())
 

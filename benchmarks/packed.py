@@ -1,17 +1,18 @@
-"""Packed trials on one GPU against ordinary loops: seconds per model and epoch of ResNets on CIFAR-shaped data.
+"""Many trials on one GPU, compared with ordinary loops: seconds per model and epoch of ResNets on images of 32x32.
 
     python benchmarks/packed.py [--models resnet20,resnet56] [--epochs 6] [--packs 1,8] [--csv FILE]
     python benchmarks/packed.py --agreement [--data cifar10] [--data-root FOLDER] [--epochs 10] [--csv FILE]
 
-The peers, in the same run on the same GPU: a plain PyTorch loop with a DataLoader that crops and flips each image in
-worker processes; the same loop with data and augmentation on the GPU. Both train in the same precision and layout.
-Ours trains through `lastlayer.runners`, run folders, checkpoints and an evaluation of all samples at the end included.
-Images are random: speed does not depend on what is in them. Ours is timed after its first epoch (compiling, capturing),
-the loops over some hundred steps after their first.
+There are two peers, in the same run on the same GPU. One is a plain PyTorch loop with a DataLoader, whose worker
+processes crop and flip each image. The other is the same loop with data and augmentation on the GPU. Both train in the
+same precision and layout as ours. Ours trains through `lastlayer.runners`, and its time includes run folders,
+checkpoints and an evaluation of all samples at the end. The images are random, because speed does not depend on them.
+Ours is timed after its first epoch, in which it compiles and captures. The loops are timed over some hundred steps
+after their first ones.
 
---agreement trains ResNet-20 with cross-entropy from five seeds twice: packed in bfloat16, and each in its own process,
-in plain float32, neither compiled nor captured; the difference of the means should lie within the spread over seeds.
-The first seed is also trained alone, which must give the same bits as in the pack.
+--agreement trains ResNet-20 with cross-entropy from five seeds in two ways: packed in bfloat16, and each in its own
+process in plain float32, neither compiled nor captured. The difference of the means should lie within the spread over
+seeds. The first seed is also trained alone, which must give the same bits as in the pack.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def images(folder: Path, count: int) -> Path:
 
 
 class Samples(torch.utils.data.Dataset[tuple[Tensor, int]]):
-    """What the usual script does: each image cropped, flipped and normalised by itself."""
+    """Samples as in the usual script: each image is cropped, flipped and normalised by itself."""
 
     def __init__(self, split: data.Split) -> None:
         self.split = split
@@ -86,7 +87,7 @@ class Samples(torch.utils.data.Dataset[tuple[Tensor, int]]):
 
 
 def plain_loop(trial: Trial, dataset: data.Dataset, steps: int, *, on_device: bool) -> float:
-    """Seconds an epoch of a loop anyone would write, from some of its steps after a warm-up of a quarter as many."""
+    """Seconds per epoch of a loop that anyone would write, from some of its steps. A quarter as many warm it up."""
     state, _ = begin(trial, dataset, "cuda")
     network, loss = state.network, state.loss
     optimiser = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
@@ -126,7 +127,7 @@ def _loaded_batches(split: data.Split) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def packed(trial: Trial, size: int, steps: int) -> float:
-    """Seconds per model and epoch of a pack, after every trial's first epoch, its evaluations included."""
+    """Seconds per model and epoch of a pack, after the first epoch of every trial, including evaluations."""
     names = ["ce", "sln", "bce", "ls"]
     trials = [
         dataclasses.replace(
@@ -166,7 +167,7 @@ def cifar_like(folder: Path, samples: int, epochs: int = 6, precision: str = "bf
 
 
 def compare(options: argparse.Namespace, console: Console) -> Iterator[Row]:
-    """A row for every way to train every model, as soon as it is measured."""
+    """One row per model and way to train it, as soon as it is measured."""
     with tempfile.TemporaryDirectory() as folder:
         trial = cifar_like(Path(folder), options.samples, options.epochs, options.precision)
         dataset = load_data(trial.data)
@@ -190,7 +191,7 @@ def compare(options: argparse.Namespace, console: Console) -> Iterator[Row]:
 
 
 def agreement(options: argparse.Namespace, console: Console) -> Iterator[Row]:
-    """A row for every way to train, with mean and standard deviation over five seeds of what was measured."""
+    """One row per way to train: mean and standard deviation over five seeds of what was measured."""
     trial = Trial(
         data=DataChoice(options.data),
         model=ModelChoice(options.models.split(",")[0]),
@@ -228,7 +229,7 @@ def plainly(trial: Trial, data_root: Path | None) -> dict[str, Any]:
 
 
 def show(rows: Iterator[Row], console: Console, path: Path | None) -> None:
-    """Print rows as they come, and write them to a file if one is given: a run that is cut has lost none."""
+    """Print rows as they come, and write them to a file if one is given. So a run that is interrupted loses none."""
     console.print(describe_machine())
     kept = []
     for row in rows:

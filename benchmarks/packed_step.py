@@ -2,8 +2,8 @@
 
     python benchmarks/packed_step.py [--model resnet20] [--streams 1,2,4,8,12] [--steps 300] [--kernels 20]
 
-Seconds are per model and epoch of 390 steps, with nothing between the steps; `packed.py` has what a whole training
-takes. The evaluation is that of the 50,000 training samples in float32: outputs, then all measures of them.
+Seconds are per model and epoch of 390 steps, with nothing between the steps. `packed.py` times whole trainings. The
+evaluation is that of the 50,000 training samples in float32: first the outputs, then all measures of them.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--model", default="resnet20")
     parser.add_argument("--streams", default="1,2,4,8,12")
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--kernels", type=int, default=20, help="how many of the dearest to list")
+    parser.add_argument("--kernels", type=int, default=20, help="how many of the slowest to list")
     options = parser.parse_args()
     console = Console(width=150, highlight=False)
     console.print(describe_machine())

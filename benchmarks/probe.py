@@ -1,15 +1,18 @@
-"""A linear head on given features: `lastlayer linear-probe`'s training against scikit-learn's linear classifiers.
+"""A linear head on given features: the training of `lastlayer linear-probe` compared with scikit-learn's classifiers.
 
     python benchmarks/probe.py              200,000 rows, 64 entries, 1,000 classes; some ten minutes
     python benchmarks/probe.py --quick      20,000 rows, 100 classes; about a minute
     python benchmarks/probe.py --rows 1000000 --peers none     a million rows, ours alone
 
-The features are Gaussian classes, written to a file and read back as a user's would be; our learning rates were chosen
-on data of this kind. The peers get the same rows, standardised, in float32: `SGDClassifier(loss="log_loss")`, one class
-against the rest, five passes, and `LogisticRegression`, softmax by L-BFGS, at most 50 iterations; the latter holds all
-logits at once and is left out where they would take more than 2 GB. Everything runs on one thread and CPU seconds of
-this process count, so that what others do on the machine does not. Prints seconds of training, the ratio to ours, test
-accuracy and its difference from ours. Measuring, which the peers do not do, is told apart.
+The features are Gaussian classes. They are written to a file and read back, as those of a user would be. Our learning
+rates were chosen on data of this kind. The peers get the same rows, standardised, in float32:
+    sgd         SGDClassifier(loss="log_loss"): one class against the rest, five passes
+    logistic    LogisticRegression: softmax by L-BFGS, at most 50 iterations. It holds all logits at once, so it is left
+                out if they would take more than 2 GB
+
+Everything runs on one thread, and CPU seconds of this process count, so that other programs do not change them. It
+prints seconds of training, the ratio to ours, test accuracy, and its difference from ours. Measuring is timed
+separately, because the peers do not measure.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""The three products of a linear layer by the number of classes: in pieces of whole widths, as linear_loss makes them.
+"""The three products of a linear layer, by the number of classes, in pieces of whole widths, as linear_loss makes them.
 
     python benchmarks/products.py [--shape 8192,512,21841] [--device cuda] [--seconds 0.2]
 
-Beside each, in the same run, its peer: one call of torch.mm for the whole product, its logits in contiguous memory.
+The peer of each, in the same run, is one call of torch.mm for the whole product, with its logits in contiguous memory.
 Times are medians over turns, in bfloat16 on a GPU and float32 on a CPU. A ratio below 1 says that pieces take less.
 """
 
@@ -29,7 +29,7 @@ SHAPES = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", help="N,d,K instead of the list")
-    parser.add_argument("--device", choices=["cpu", "cuda"], help="default: cuda where there is one, else cpu")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="cuda if there is one, else cpu")
     parser.add_argument("--seconds", type=float, default=0.2, help="how long to time each pair")
     options = parser.parse_args()
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def products(N: int, d: int, K: int, device: str) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
-    """Each product in pieces, and at once."""
+    """Each product: in pieces, and in one call."""
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     features, weight = (torch.randn(rows, d, device=device, dtype=dtype) for rows in (N, K))
     layer = Layer(features, weight, None)

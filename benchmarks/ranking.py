@@ -1,13 +1,13 @@
-"""Average precision of every class: `single_logit` against the peers people use, one thread.
+"""Average precision of every class: `single_logit` compared with the functions that people use, on one thread.
 
     python benchmarks/ranking.py            all sizes, every class measured; a few minutes
     python benchmarks/ranking.py --quick    small sizes; under a minute
 
-Two kinds of scores: `chance` (true logits like the others, the worst case for pruning) and `trained` (true logits
-raised by four standard deviations). The peers are scikit-learn's `average_precision_score` called class by class and
-torchmetrics' `multiclass_average_precision` with exact thresholds, which ranks softmax probabilities rather than the
-logits given, hence its difference. Every method runs equally often and its best run counts. Prints CPU seconds, the
-ratio to ours and the largest difference over classes.
+There are two kinds of scores. In `chance` the true logits are like the others, which is the worst case for pruning. In
+`trained` the true logits are four standard deviations higher. The peers are scikit-learn's `average_precision_score`,
+called class by class, and torchmetrics' `multiclass_average_precision` with exact thresholds. The second ranks softmax
+probabilities and not the logits given, so its values differ. Every method runs equally often, and its best run counts.
+It prints CPU seconds, the ratio to ours, and the largest difference over classes.
 """
 
 import argparse
@@ -27,7 +27,7 @@ QUICK = [(5_000, 10), (10_000, 100)]
 
 
 def timed(call: Callable[[], Tensor], repeats: int) -> tuple[float, Tensor]:
-    """Best of `repeats` seconds of this process (one thread, so what others do does not count), and the value."""
+    """The best of `repeats` CPU times of this process, which has one thread, and the value."""
     best = float("inf")
     for _ in range(repeats):
         start = time.process_time()
