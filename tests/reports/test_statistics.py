@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from lastlayer.reports.statistics import (
     bootstrap,
-    f_ratio,
     holm,
     holm_above,
     paired,
@@ -21,7 +20,6 @@ from lastlayer.reports.statistics import (
     spearman,
     spread,
     welch,
-    within_two_errors,
 )
 
 values = st.floats(-100, 100, allow_subnormal=False).map(lambda value: round(value, 3))
@@ -120,19 +118,6 @@ def test_holm_by_hand():
         assert by_value == pytest.approx({0.001: 0.003, 0.02: 0.04, 0.2: 0.2})
 
 
-@given(st.lists(st.lists(values, min_size=2, max_size=5), min_size=2, max_size=5))
-def test_f_ratio_is_that_of_scipy(groups):
-    assume(any(statistics.stdev(group) > 1e-3 for group in groups))
-    assert f_ratio(groups) == pytest.approx(scipy.stats.f_oneway(*groups).statistic, rel=1e-6, abs=1e-9)
-
-
-def test_f_ratio_at_its_edges():
-    assert f_ratio([[1.0, 1.0], [2.0, 2.0]]) == math.inf
-    assert f_ratio([[1.0, 1.0], [1.0]]) == 0.0
-    assert math.isnan(f_ratio([[1.0], [2.0]]))
-    assert math.isnan(f_ratio([[1.0, 2.0], []]))
-
-
 def test_spread():
     numbers = [0.3, 0.1, 0.9, 0.25]
     assert spread(numbers) == pytest.approx((statistics.fmean(numbers), statistics.stdev(numbers)))
@@ -144,14 +129,6 @@ def test_spread():
         mean, deviation = spread([2.0, math.inf])  # epochs until something that one run did not reach
     assert mean == math.inf
     assert math.isnan(deviation)
-
-
-def test_within_two_standard_errors_by_hand():
-    a, b = [1.0, 2.0, 3.0], [2.5, 3.5, 4.5]  # both stdev 1: two errors are 2 sqrt(1/3 + 1/3) = 1.633
-    assert within_two_errors(a, b) is True
-    assert within_two_errors(a, [value + 0.14 for value in b]) is False
-    assert within_two_errors(a, [value + 0.14 for value in b], least=1.1) is True
-    assert within_two_errors([1.0], b) is None
 
 
 def test_holm_keeps_names_and_corrects_upwards():

@@ -13,7 +13,6 @@ from lastlayer.reports.goals import GOALS, Goal, KnownData, about_skew, answerab
 from lastlayer.reports.page import render_page, write_page
 from lastlayer.reports.summary import Group, Summary, summarise, write_csv
 from lastlayer.reports.terminal import print_problems, print_tables
-from lastlayer.reports.verdict import verdict
 
 __all__ = [
     "GOALS",
@@ -38,7 +37,6 @@ __all__ = [
     "print_tables",
     "render_page",
     "summarise",
-    "verdict",
     "write_csv",
     "write_page",
 ]

@@ -1,17 +1,9 @@
 """Statistics of runs: the spread over seeds, differences with their intervals, and tests.
 
-Values come by seed: a mapping from the seed of a run to its value. The noise is that of the seeds; nothing here knows
-how large the test set was.
+Values come by seed: a mapping from the seed of a run to its value. The noise is that of the seeds.
 
-A table of losses compares each group of runs with the best one. How it does so depends on how many seeds both have:
-
-- Fewer than five: no test is trusted. A group is within noise of the best if the two means are at most two standard
-  errors of their difference apart, 2 sqrt(s_a^2 / n_a + s_b^2 / n_b). A standard deviation below the median one of the
-  column is raised to the median, because three seeds can agree by chance and would then show no noise at all. With one
-  seed there is no standard deviation, and nothing is decided.
-- Five or more: a two-sided t-test on the differences paired by seed. Its p-value is corrected by Holm over all groups
-  that are compared with the best one in the same column. A group is within noise if the corrected p is 0.05 or more.
-  The best group is chosen from the same numbers, which favours it a little: a winner must beat the second best too.
+The papers' claims are judged by these. Which loss to choose is decided by `lastlayer.reports.decision`, which also
+knows the noise of the test set.
 
 Tests: tests/reports/test_statistics.py.
 """
@@ -26,8 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-ENOUGH_SEEDS = 5  # for a t-test
-SIGNIFICANCE = 0.05
 CONFIDENCE = 0.95  # of intervals, unless another level is asked for
 
 # scipy.stats takes half a second to import: every function that needs it imports it when it is called.
@@ -97,24 +87,6 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
     return mean, float(np.std(values, ddof=1)) if len(values) > 1 and math.isfinite(mean) else math.nan
 
 
-def within_two_errors(a: Sequence[float], b: Sequence[float], least: float = 0.0) -> bool | None:
-    """Whether the means differ by at most two standard errors of their difference; None if one group has no spread.
-
-    Args:
-        a, b: values of two groups.
-        least: a smaller standard deviation is raised to this.
-
-    Example:
-        >>> within_two_errors([0.9, 0.9], [0.91, 0.91]), within_two_errors([0.9, 0.9], [0.91, 0.91], least=0.01)
-        (False, True)
-    """
-    if len(a) < 2 or len(b) < 2:
-        return None
-    (mean_a, std_a), (mean_b, std_b) = spread(a), spread(b)
-    std_a, std_b = max(std_a, least), max(std_b, least)
-    return abs(mean_a - mean_b) <= 2 * math.sqrt(std_a**2 / len(a) + std_b**2 / len(b))
-
-
 def welch(a: Mapping[int, float], b: Mapping[int, float]) -> Difference:
     """Difference of two groups of runs whose variances may differ (Welch's t-test).
 
@@ -167,25 +139,6 @@ def holm_above(differences: Mapping[str, Difference], margin: float = 0.0) -> di
     """One-sided p-values of differences above a margin, corrected by Holm over all of them."""
     corrected = holm([one.p_above(margin) for one in differences.values()])
     return dict(zip(differences, corrected, strict=True))
-
-
-def f_ratio(groups: Sequence[Sequence[float]]) -> float:
-    """How much groups differ relative to their noise: the F ratio of a one-way analysis of variance.
-
-    Infinite if groups differ and have no noise, 0 if nothing differs, NaN if no group has two values.
-
-    Example:
-        >>> round(f_ratio([[1.0, 2.0], [3.0, 4.0]]), 9)
-        8.0
-    """
-    groups = [group for group in groups if group]
-    if len(groups) < 2 or all(len(group) == 1 for group in groups):
-        return math.nan
-    if all(len(set(group)) == 1 for group in groups):
-        return math.inf if len({group[0] for group in groups}) > 1 else 0.0
-    from scipy.stats import f_oneway
-
-    return float(f_oneway(*groups).statistic)
 
 
 def sign_test(differences: Iterable[float]) -> float:

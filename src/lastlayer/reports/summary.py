@@ -16,7 +16,7 @@ from typing import Any
 
 from lastlayer.measures import MEASURES, Measure
 from lastlayer.reports.collect import Run, RunSet, group_of
-from lastlayer.reports.columns import SPLITS, Column, Split, TableCell, compared
+from lastlayer.reports.columns import SPLITS, Column, Split, TableCell
 from lastlayer.reports.statistics import spread
 
 # Trials that share a machine slow each other down: a shorter time is not a better one.
@@ -99,12 +99,8 @@ class Summary:
         return next(found, None)
 
     def leading(self, split: Split, names: Sequence[str]) -> list[Column]:
-        """The named columns that were measured: first accuracy, then those that differ, then those that tie.
-
-        Within each of the three the order is that of `names`.
-        """
-        found = [column for name in names if (column := self.column(split, name)) is not None]
-        return sorted(found, key=lambda column: (column.measure.name != "accuracy", not column.differs))
+        """The named columns that were measured, in the order of the names."""
+        return [column for name in names if (column := self.column(split, name)) is not None]
 
     def problems_by_reason(self) -> list[tuple[str, str, str, str]]:
         """Status, label, seeds and reason of each run that is not done. Runs that differ only in their seed are one."""
@@ -125,13 +121,10 @@ class Summary:
 
 
 def summarise(runs: RunSet) -> Summary:
-    """Group runs that differ only in their seed and compare the groups, measure by measure.
+    """Group runs that differ only in their seed and the fold that it is tested on, and tabulate the groups.
 
-    Every measure that any finished run has becomes one column per split, and the time becomes one too. The best group
-    of a column has the best mean. Each other group is within noise of it or behind it, by the rules in
-    `lastlayer.reports.statistics`. The best is called a winner only if it shares five or more seeds with every other
-    group and all of them are behind it. A group is not compared in a column in which one of its values is NaN or
-    infinite. Groups keep the order of the comparison file; without one they are sorted by label.
+    Every measure that any finished run has becomes one column per split, and the time becomes one too. Groups keep the
+    order of the comparison file; without one they are sorted by label.
 
     Args:
         runs: as `load` gives them.
@@ -186,7 +179,7 @@ def _columns(groups: Sequence[Group]) -> tuple[Column, ...]:
                 cells[position][seed] = value
     known = {**MEASURES, SECONDS.name: SECONDS}
     return tuple(
-        compared(Column(split, measure, tuple(map(_cell, values[split, name]))))
+        Column(split, measure, tuple(map(_cell, values[split, name])))
         for split in SPLITS
         for name, measure in known.items()
         if (split, name) in values
