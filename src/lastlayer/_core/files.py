@@ -60,11 +60,7 @@ def describe_damage(folder: Path, error: Exception) -> str:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a crash at any moment leaves the old file or the new one, never a part of it.
-
-    Raises:
-        OSError: if the disk is full or the folder cannot be written. The old file is then untouched.
-    """
+    """Write a file so that a crash at any moment, or an OSError, leaves the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -100,13 +96,8 @@ def naming(path: Path) -> Iterator[None]:
 def locked(path: Path, *, seconds: float = math.inf, waiting: str = "") -> Iterator[None]:
     """Hold a lock file, which one process can hold at a time. When the process ends or is killed, the system frees it.
 
-    Args:
-        path: the lock file. It is made if it is missing, and stays there.
-        seconds: how long to wait for another process that holds it.
-        waiting: what to print on stderr if there is something to wait for.
-
-    Raises:
-        BlockingIOError: if another process still holds the lock after that time.
+    The file is made if it is missing, and stays there. If another process holds it, this prints `waiting` on stderr,
+    and raises BlockingIOError if it still holds it after so many seconds.
     """
     from filelock import FileLock, Timeout
 
@@ -131,8 +122,8 @@ def locked(path: Path, *, seconds: float = math.inf, waiting: str = "") -> Itera
 def is_locked(path: Path) -> bool:
     """Whether a process holds a lock file.
 
-    If the system has shared locks, we ask with one. Then several processes may ask at once, and each may also ask about
-    the files of another user, which it may read but not lock.
+    We ask with a shared lock, if the system has them. Then several processes may ask at once, also about the files of
+    another user, which they may read but not lock.
     """
     if not path.exists():
         return False
@@ -170,11 +161,7 @@ def write_sealed(path: Path, payload: bytes) -> None:
 
 
 def read_sealed(path: Path) -> bytes:
-    """Read what `write_sealed` wrote.
-
-    Raises:
-        DamagedFileError: if the checksum does not fit. The message names the one expected and the one found.
-    """
+    """Read what `write_sealed` wrote. DamagedFileError if the checksum does not fit."""
     head, newline, payload = path.read_bytes().partition(b"\n")
     expected = head.removeprefix(_SEAL).decode(errors="replace")
     _check(path, sha256(payload if newline else b""), expected)
@@ -214,11 +201,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read what `write_json` wrote, without the checksum.
-
-    Raises:
-        DamagedFileError: if the file is not JSON or its checksum does not fit.
-    """
+    """Read what `write_json` wrote, without the checksum. DamagedFileError if it is no JSON, or that does not fit."""
     try:
         body = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:

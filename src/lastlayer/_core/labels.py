@@ -12,19 +12,10 @@ INTEGERS = frozenset(
 
 
 def read_labels(labels: Tensor, samples: int, *, name: str = "target", instead: str = "") -> Tensor:
-    """Check that a tensor holds one class label per sample, in any integer dtype, and return it as int64.
+    """Check that a tensor holds one class label per sample, (samples,), in any integer dtype, and return it as int64.
 
     The range of the labels is not checked: on a GPU, reading them would make the host wait (`check_classes`).
-
-    Args:
-        labels: what was given.
-        samples: how many labels there must be.
-        name: what the labels are called in messages.
-        instead: what the message adds if they are not integers.
-
-    Raises:
-        TypeError: for anything but a tensor of integers.
-        ValueError: for another shape than (samples,).
+    `name` and `instead` are for messages: what the labels are called, and what to add if they are not integers.
     """
     if not isinstance(labels, Tensor):
         raise TypeError(f"{name} must be a tensor of class labels, got {type(labels).__name__}")
@@ -46,11 +37,7 @@ def outside(labels: Tensor, num_classes: int) -> int | None:
 def check_classes(labels: Tensor, num_classes: int, *, name: str = "target", instead: str = "") -> None:
     """Raise ValueError unless every label is a class, 0 to num_classes - 1. The CPU waits for a GPU.
 
-    Args:
-        labels: integers of any shape.
-        num_classes: K.
-        name: what the labels are called in the message.
-        instead: what the message adds: what else is allowed, or what to do.
+    `name` and `instead` are for the message: what the labels are called, and what else is allowed or to be done.
     """
     if (found := outside(labels, num_classes)) is not None:
         raise ValueError(
@@ -65,15 +52,12 @@ def long_tail_counts(n_max: int, num_classes: int, imbalance: float) -> Tensor:
         n_k = floor(n_max * imbalance^(-k / (K - 1))),    k = 0..K-1
 
     Args:
-        n_max: number of samples in the largest class.
-        num_classes: K.
+        n_max: number of samples in the largest class, at least 0.
+        num_classes: K, at least 1.
         imbalance: n_0 / n_{K-1}, at least 1. The public code of LDAM takes the inverse, such as 0.01 for 100.
 
     Returns:
         (K,) int64, in descending order. With one class it is n_max. A class with less than one sample gets 0.
-
-    Raises:
-        ValueError: for n_max < 0, num_classes < 1 or imbalance < 1.
 
     Paper: Cao et al. 2019; used in Normalized Spaces 2025, table 2.
     Tests: tests/_core/test_labels.py::test_long_tail_totals_as_published

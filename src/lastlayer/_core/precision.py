@@ -25,8 +25,7 @@ def full_precision(features: Tensor) -> Iterator[None]:
     """Switch off autocast on the device of the features, and oneDNN's reduced precision of float32 products.
 
     Under `torch.set_float32_matmul_precision("medium")` a CPU multiplies float32 matrices in bfloat16, which leaves
-    three digits. On a GPU the measures multiply in float64, where TF32 does not apply. A network that computes in
-    float32 on a GPU also needs `without_tf32`.
+    three digits. A network that computes in float32 on a GPU also needs `without_tf32`.
     """
     if not isinstance(features, Tensor):
         raise TypeError(f"features must be a torch.Tensor, got {type(features).__name__}")

@@ -25,7 +25,7 @@ def bars(*more: ProgressColumn, whole: bool = True, drawn: bool = True, refresh:
     Args:
         more: the columns between the bar and the time left.
         whole: whether a name must stay on one line.
-        drawn: whether to draw the bars themselves. Without them there is more room for the rest.
+        drawn: whether to draw the bars themselves, which take room.
         refresh: whether a thread draws regularly. Without it, call `refresh` of the result to draw.
     """
     from rich.console import Console
@@ -45,16 +45,9 @@ def bars(*more: ProgressColumn, whole: bool = True, drawn: bool = True, refresh:
 
 
 def shown(items: Iterable[T], what: str, total: int, done: int = 0, *, silent_seconds: float = 2.0) -> Iterator[T]:
-    """Yield the items, and show a bar on stderr if that takes long.
+    """Yield the `total - done` items. If that takes more than `silent_seconds`, a bar on stderr shows it as `what`.
 
     There is no bar in a worker process, or if stderr is not a terminal.
-
-    Args:
-        items: there are `total - done` of them.
-        what: what is being done, as a label of the bar.
-        total: how many items there are in all.
-        done: how many of them were done before.
-        silent_seconds: after how much time the bar appears.
     """
     bar = bars()
     task = bar.add_task(what, total=total, completed=done)

@@ -21,11 +21,9 @@ Given = TypeVar("Given")
 
 
 class Registry(Generic[T]):
-    """Parts of one kind by name.
+    """Parts of one kind by name. Messages call a part by its kind, such as "loss".
 
-    Args:
-        kind: what a part is called in messages, such as "loss".
-        elsewhere: how to name a part of one's own, for the message about an unknown name.
+    `elsewhere` says how to name a part of one's own, for the message about an unknown name.
     """
 
     def __init__(self, kind: str, elsewhere: str = "") -> None:
@@ -34,11 +32,7 @@ class Registry(Generic[T]):
         self._parts: dict[str, T] = {}
 
     def add(self, name: str, part: T) -> None:
-        """Register a part.
-
-        Raises:
-            ValueError: if the name is taken.
-        """
+        """Register a part. ValueError if the name is taken."""
         if name in self._parts:
             raise ValueError(f"{self.kind} {name!r} is registered twice")
         self._parts[name] = part
@@ -53,15 +47,7 @@ class Registry(Generic[T]):
         return add
 
     def get(self, name: str, meant: str | None = None) -> T:
-        """The part of that name.
-
-        Args:
-            name: the name given.
-            meant: another spelling of it, from which to guess the nearest known name.
-
-        Raises:
-            ValueError: if no part has that name. The message suggests the nearest one.
-        """
+        """The part of that name. If there is none, ValueError with the known name nearest to it, or to `meant`."""
         if name not in self._parts:
             hint = nearest(name if meant is None else meant, self._parts)
             elsewhere = f"; or {self._elsewhere}" if self._elsewhere else ""
@@ -101,16 +87,9 @@ def options_of(factory: Callable[..., Any], without: Collection[str] = ()) -> di
 def check_options(
     what: str, given: Iterable[str], known: Iterable[str], hint: Callable[[str], str] = lambda _: ""
 ) -> None:
-    """Refuse an option that a part does not take.
+    """Raise ValueError for an option that a part does not take. It suggests the nearest one and lists those known.
 
-    Args:
-        what: the part in messages, such as "head normalized".
-        given: names of the options given.
-        known: names of the options that the part takes.
-        hint: makes a text for an option that is near none of the known ones.
-
-    Raises:
-        ValueError: for an unknown option. The message suggests the nearest one and lists those there are.
+    `what` is the part in the message, such as "head normalized". `hint` makes a text for an option near none.
     """
     known = list(known)
     for option in given:
@@ -164,14 +143,8 @@ def check_trusted(module_name: str, what: str) -> None:
 def find(module_name: str, name: str, what: str) -> Callable[..., Any]:
     """The callable of that name in a module on PYTHONPATH or in the working folder.
 
-    Args:
-        module_name: as in an import statement.
-        name: of a function or class in the module.
-        what: the beginning of every message, as in "model 'my_net:net'".
-
-    Raises:
-        ValueError: if the module cannot be imported, or has no such callable.
-        UntrustedError: if the name comes from a file and the module is not trusted. See `names_from`.
+    ValueError if there is none, UntrustedError if the name comes from a file and the module is not trusted. See
+    `names_from`. Every message begins with `what`, such as "model 'my_net:net'".
     """
     check_trusted(module_name, what)
     here = str(Path.cwd())

@@ -58,8 +58,7 @@ def prepare(features: Tensor, target: Tensor) -> Samples:
 def check_finite(class_means: Tensor, samples: Samples) -> None:
     """Raise if a feature was NaN or infinite, or if its square would overflow or vanish.
 
-    It looks at the class means, so finite features cost no extra time. Only float64 features are read once more,
-    because their squares may leave the range of float64.
+    We look at the class means. Only float64 features are read once more, because their squares may leave the range.
     """
     if bool(torch.isfinite(class_means).all()):
         if samples.features.dtype == torch.float64:

@@ -165,7 +165,7 @@ def zero_safe_inverse(norm: Tensor) -> Tensor:
 class FeatureChunks:
     """Chunks of rows in `dtype`. If gradients are needed, there is only one chunk and no buffer.
 
-    New tensors for every chunk would cost more than the arithmetic. That is why results go into buffers with `out=`.
+    Results go into buffers with `out=`, because new tensors for every chunk would cost more than the arithmetic.
     """
 
     def __init__(self, samples: Samples, dtype: torch.dtype, width: int = 0) -> None:

@@ -44,10 +44,8 @@ def neural_collapse(
         NC3 = || W M' / |W M'|_F - (I - J) / sqrt(K - 1) ||_F,  row k of M is h_k - h_G
         NC4 = share of samples where argmax(W h + b) is not the class with the nearest mean
 
-    NC1 is computed as 1/N \sum |diag(1/s) V'(h - h_y)|^2 with M = U diag(s) V'. Singular values below 1e-5 of the
-    largest (1e-10 of the largest eigenvalue of S_B) count as zero. Sums are in float64. The relative error is 1e-5 or
-    less at any degree of collapse and for any common offset of the features. There is one exception: float64 features
-    that spread less than 1e-13 of their size are too collapsed for float64 sums.
+    Singular values of M below 1e-5 of the largest count as zero. The relative error is 1e-5 or less at any degree of
+    collapse and for any common offset of the features, unless float64 features spread less than 1e-13 of their size.
 
     Args:
         features: (N, d), float16, bfloat16, float32 or float64.
@@ -56,14 +54,12 @@ def neural_collapse(
         bias: (C,) bias that is added to the logits. Only NC4 uses it.
         center_weight: whether to subtract the mean row from the weight in NC2 and NC3. The paper of Zhou et al. does
             not; the evaluate.py that its authors published does. Both are 0 at collapse.
-        global_mean: with `"samples"`, h_G is the mean over all samples, as in both papers and in the evaluate.py of
-            Zhou et al. With `"classes"`, it is the mean of the class means, the default of the public code of
-            rhubarbwu/neural-collapse. They differ only for unbalanced data.
+        global_mean: with `"samples"`, h_G is the mean over all samples, as in both papers. With `"classes"`, it is the
+            mean of the class means, as in rhubarbwu/neural-collapse. They differ only for unbalanced data.
 
     Degenerate cases: with one sample in every class nc1 is 0. With one class it is NaN. If all class means are equal,
     nc1 is infinite, or NaN if all samples are equal too. If d < K - 1, NC1 uses the d directions that exist, and NC2
-    and NC3 cannot reach 0. A zero weight gives NaN in nc2 and nc3. In nc4 the lower label wins a tie. On a GPU the CPU
-    waits a few times, to learn the classes and the rank.
+    and NC3 cannot reach 0. A zero weight gives NaN in nc2 and nc3. In nc4 the lower label wins a tie.
 
     Paper: Papyan et al. 2020; Zhou et al. 2022, section 4.
     Tests: tests/geometry/test_collapse.py::test_agrees_with_reference

@@ -55,8 +55,7 @@ def cosine_collapse(
         (1.0, -0.5)
     """
     with full_precision(features):
-        samples = prepare(features, target)
-        unit_sum, nonzero = _unit_sums(samples, center)
+        samples, unit_sum, nonzero = _unit_sums(features, target, center)
         return cosines_of(unit_sum, nonzero, samples.count, samples.classes, self_pairs)
 
 
@@ -83,8 +82,7 @@ def compactness(features: Tensor, target: Tensor) -> Tensor:
         1.0
     """
     with full_precision(features):
-        samples = prepare(features, target)
-        unit_sum, _ = _unit_sums(samples, center=True)
+        samples, unit_sum, _ = _unit_sums(features, target, center=True)
         return compactness_of(unit_sum, samples.count)
 
 
@@ -112,18 +110,18 @@ def separability(features: Tensor, target: Tensor) -> Tensor:
         1.0
     """
     with full_precision(features):
-        samples = prepare(features, target)
-        unit_sum, _ = _unit_sums(samples, center=False)
+        samples, unit_sum, _ = _unit_sums(features, target, center=False)
         return separability_of(unit_sum, samples.count)
 
 
-def _unit_sums(samples: Samples, center: bool) -> tuple[Tensor, Tensor]:
+def _unit_sums(features: Tensor, target: Tensor, center: bool) -> tuple[Samples, Tensor, Tensor]:
     """Class sums of unit features, (K, d), and the number of features in each class that are not zero, (K,)."""
+    samples = prepare(features, target)
     means = first_pass(samples, units=not center)
     sums = second_pass(samples, means, units=True) if center else means
     assert sums.unit_sum is not None
     assert sums.nonzero is not None
-    return sums.unit_sum, sums.nonzero
+    return samples, sums.unit_sum, sums.nonzero
 
 
 def cosines_of(unit_sum: Tensor, nonzero: Tensor, count: Tensor, classes: Tensor, self_pairs: bool) -> CosineCollapse:

@@ -29,17 +29,14 @@ class GeometryMetrics(Metric):
     two passes, which remembers it. Without it nc4 stays None. The functions of the same names have the formulas.
 
     The state is d^2 + 4 K d float64 sums, whatever the number of samples. It can be split over batches and ranks,
-    merged, pickled and saved with `state_dict`. Up to rounding, the result is that of one large batch. The sums of a
-    class are about its first feature, so that strong collapse or a large common offset costs no digits.
+    merged, pickled and saved with `state_dict`. Up to rounding, the result is that of one large batch.
 
     Args:
         num_classes: K; labels are 0..K-1. Classes without a sample are left out of every measure.
         dim: d, the number of columns of the features.
-        center_weight: as in `neural_collapse`.
-        global_mean: as in `neural_collapse`.
+        center_weight, global_mean: as in `neural_collapse`.
         self_pairs: as in `cosine_collapse`.
-        kwargs: options of `torchmetrics.Metric`. Results are not cached, since they depend on the arguments of
-            `compute`.
+        kwargs: options of `torchmetrics.Metric`. Results are not cached: they depend on the arguments of `compute`.
 
     Across ranks: `compute` gathers the sums of all ranks, and so does the first `refine` after an update. So every rank
     must call `refine` at least once; a rank without samples gives features of shape (0, d). If one rank adds samples
@@ -89,11 +86,8 @@ class GeometryMetrics(Metric):
         if global_mean not in ("samples", "classes"):
             raise ValueError(f'global_mean must be "samples" or "classes", got {global_mean!r}')
         super().__init__(**(kwargs | {"compute_with_cache": False}))
-        self.num_classes = num_classes
-        self.dim = dim
-        self.center_weight = center_weight
-        self.global_mean = global_mean
-        self.self_pairs = self_pairs
+        self.num_classes, self.dim = num_classes, dim
+        self.center_weight, self.global_mean, self.self_pairs = center_weight, global_mean, self_pairs
         self._reference: tuple[Tensor, Means] | None = None
         self._classifier: tuple[Tensor, Tensor] | None = None  # weight and bias of all classes
         self.add_state(
@@ -109,12 +103,7 @@ class GeometryMetrics(Metric):
         return bool(super().update_called or self._parts().count.any())
 
     def update(self, features: Tensor, target: Tensor) -> None:
-        """Add a batch to the first pass. The means change, so a second pass made before is dropped.
-
-        Args:
-            features: (N, d) of any floating dtype; N may be 0.
-            target: (N,) labels 0..K-1 of any integer dtype.
-        """
+        """Add features (N, d) and labels (N,) to the first pass; N may be 0. A second pass made before is dropped."""
         label = self._check(features, target)
         moments = self._parts()
         if self._reference is not None:
@@ -130,11 +119,9 @@ class GeometryMetrics(Metric):
         """Add a batch to the second pass, which must see the same samples as the first.
 
         Args:
-            features: (N, d) of any floating dtype; N may be 0.
-            target: (N,) labels 0..K-1.
-            weight: (K, d) classifier for nc4. nc4 depends on each sample, so it cannot wait for `compute`. If the
-                weight is not given, that of the last `compute` or `refine` is used. Without any, nc4 stays None.
-            bias: (K,) bias of the classifier.
+            features, target: as in `update`.
+            weight, bias: classifier (K, d) and (K,) for nc4, which depends on each sample. By default that of the last
+                `compute` or `refine`. Without any, nc4 stays None.
         """
         label = self._check(features, target)
         if weight is not None:
@@ -187,15 +174,7 @@ class GeometryMetrics(Metric):
             if torch.equal(moments.reference, moments.count):
                 self._check_second_pass(moments)
                 spread = _moments.refined(moments, present, spread)
-            return summarise(
-                present,
-                means,
-                spread,
-                rows,
-                center_weight=self.center_weight,
-                global_mean=self.global_mean,
-                self_pairs=self.self_pairs,
-            )
+            return summarise(present, means, spread, rows, self.center_weight, self.global_mean, self.self_pairs)
 
     def reset(self) -> None:
         """Forget all samples, and the classifier."""

@@ -60,8 +60,7 @@ def measure(
 
     The values are those of `neural_collapse`, `self_duality`, `cosine_collapse` (centred and not), `compactness`,
     `separability`, `intra_inter_ratio` and `class_distance_variance`. These functions have the formulas. All together
-    take as long as the slowest of them. Apart from the features, memory holds a few chunks of rows, and a few K x d and
-    K x K matrices.
+    take as long as the slowest of them. Memory holds a few chunks of rows, and a few K x d and K x K matrices.
 
     Args:
         features: (N, d).
@@ -87,15 +86,8 @@ def measure(
         whitener = whitening(means.mean - means.center(global_mean))
         spread = second_pass(samples, means, whitener=whitener, units=True, classifier=classifier)
         del whitener
-        return summarise(
-            samples.classes,
-            means,
-            spread,
-            None if classifier is None else classifier[0],
-            center_weight=center_weight,
-            global_mean=global_mean,
-            self_pairs=self_pairs,
-        )
+        rows = None if classifier is None else classifier[0]
+        return summarise(samples.classes, means, spread, rows, center_weight, global_mean, self_pairs)
 
 
 def summarise(
@@ -103,7 +95,6 @@ def summarise(
     means: Means,
     spread: Spread,
     weight: Tensor | None,
-    *,
     center_weight: bool,
     global_mean: str,
     self_pairs: bool,

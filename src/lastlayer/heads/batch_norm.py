@@ -16,8 +16,7 @@ class BatchNormHead(Head):
     quadratic mean of the feature norms is ||gamma||, up to torch's eps > 0. This links weight decay to collapse.
 
     Args:
-        in_features: d.
-        num_classes: K.
+        in_features, num_classes: d and K.
         gamma: a constant at which every entry of BN's weight is frozen, so that ||gamma|| = |gamma| sqrt(d). None
             learns gamma, starting at 1.
         eps, momentum: as in `torch.nn.BatchNorm1d`.

@@ -60,11 +60,6 @@ class Head(nn.Module):
             x: (..., in_features).
             k: one class, for a result of shape (...), or several, (m,), for a result of shape (..., m). Their range is
                 checked, unless they are a tensor on a GPU, because the CPU would have to wait for the GPU.
-
-        Raises:
-            TypeError: if k holds something else than integers or has more than one dimension, or if the dtype of x
-                does not fit that of the weight.
-            ValueError: for classes that the head does not have.
         """
         self._check(x)
         classes = self._classes(k)
@@ -152,11 +147,7 @@ def available() -> list[str]:
 
 
 def class_of(name: str) -> type[Head]:
-    """The class for a name. A head of your own is named "package.module.HeadClass" or "package.module:HeadClass".
-
-    Raises:
-        ValueError: for an unknown name, or if the name leads to something that is not a class derived from `Head`.
-    """
+    """The class for a name. A head of your own is named "package.module.HeadClass" or "package.module:HeadClass"."""
     path = None if name in _registry else split_path(name)
     if path is None:
         return _registry.get(name)
@@ -176,12 +167,8 @@ def create(name: str, in_features: int, num_classes: int, **given: Any) -> Head:
 
     Args:
         name: one of `available()`, or "package.module.HeadClass" for a head of your own.
-        in_features: d.
-        num_classes: K.
+        in_features, num_classes: d and K.
         given: the options of the head.
-
-    Raises:
-        ValueError: for an unknown name or option. The message gives the nearest spelling.
 
     Example:
         >>> from lastlayer import heads

@@ -25,8 +25,7 @@ class LargeMarginHead(Head):
     1000 / (1 + 0.12 step) down to 5. Each training call with a target is one step. The step is saved in the state_dict.
 
     Args:
-        in_features: d.
-        num_classes: K.
+        in_features, num_classes: d and K.
         margin: an integer >= 1.
         lam: a pair (start, floor) to lower it step by step, or one number to keep it constant.
 
@@ -46,11 +45,7 @@ class LargeMarginHead(Head):
     step: Tensor
 
     def __init__(
-        self,
-        in_features: int,
-        num_classes: int,
-        margin: int = 4,
-        lam: float | Sequence[float] = (1000.0, 5.0),
+        self, in_features: int, num_classes: int, margin: int = 4, lam: float | Sequence[float] = (1000.0, 5.0)
     ) -> None:
         super().__init__(in_features, num_classes)
         start, floor = lam if isinstance(lam, Sequence) else (lam, lam)

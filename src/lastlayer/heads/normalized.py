@@ -15,14 +15,12 @@ class NormalizedHead(Head):
 
         logits_k = scale cos(w_k, h) - b_k
 
-    The bias is subtracted, as in the paper.
-    The norms have no epsilon and are computed in float32 or better. A zero feature has cosine 0 with every class, and
-    gradient 0. A head in half precision returns float32 logits. Under autocast the product of the unit vectors runs in
+    The bias is subtracted, as in the paper. The norms have no epsilon. A zero feature has cosine 0 with every class,
+    and gradient 0. Norms and logits are in float32 or better. Under autocast the product of the unit vectors runs in
     the lower precision.
 
     Args:
-        in_features: d.
-        num_classes: K.
+        in_features, num_classes: d and K.
         scale: a number, or an `nn.Parameter` to learn it. Any other tensor becomes a buffer.
         bias: whether the head has a bias.
         bias_mean, bias_std: mean and standard deviation of the normal distribution from which the bias is drawn.

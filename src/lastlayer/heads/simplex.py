@@ -55,8 +55,7 @@ class SimplexHead(Head):
         in_features: d >= num_classes - 1.
         num_classes: K >= 2.
         scale: factor on the rows, which have unit norm. None is 1.
-        generator: the random generator for the orientation. None uses torch's global one. The frame is saved in the
-            state_dict.
+        generator: as in `simplex_etf`. The frame is saved in the state_dict.
 
     Paper: Papyan et al. 2020, the frame; none for fixing it.
     Tests: tests/heads/test_head.py::test_logits

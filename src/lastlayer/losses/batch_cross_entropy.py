@@ -20,10 +20,9 @@ def batch_cross_entropy(logits: Tensor, target: Target, *, group: Group = None) 
 
     The loss couples the samples of a batch, so it is a scalar. This has two consequences:
       - Gradient accumulation changes the loss. The mean over micro-batches is a lower bound of the loss of the whole
-        batch. They are equal only if the partition sums are equal. Accumulate features instead of gradients, or use
-        larger batches.
-      - A short last batch has fewer logits to compare. The term -log m keeps the loss of a perfect batch at 0 for
-        every m. Drop the short batch (`drop_last=True`) if every step should ask for the same separation.
+        batch. Accumulate features instead of gradients, or use larger batches.
+      - A short last batch has fewer logits to compare. Drop it (`drop_last=True`) if every step should ask for the
+        same separation.
 
     Args:
         logits: (N, K), (N, K, ...) or (K,); every position is a sample.

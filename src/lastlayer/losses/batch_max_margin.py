@@ -20,11 +20,8 @@ def batch_max_margin(
     with z_+ the smallest true and z_- the largest false logit of the m samples. A loss below margin / m implies logit
     separation within the batch.
 
-    The loss couples the samples of a batch, so it is a scalar. This has two consequences:
-      - Gradient accumulation changes the loss: each micro-batch has its own extremes, and they lie within those of the
-        whole batch.
-      - A short last batch has weaker extremes and a larger 1/m. Drop it (`drop_last=True`) if every step should ask
-        for the same separation.
+    The loss couples the samples of a batch, so it is a scalar. As for `batch_cross_entropy`, gradient accumulation
+    changes it, and a short last batch asks for less separation: it has weaker extremes and a larger 1/m.
 
     Args:
         logits: (N, K), (N, K, ...) or (K,); every position is a sample.

@@ -28,19 +28,12 @@ COMMON = {"weight": None, "class_weight": None, "ignore_index": -100, "reduction
 
 @dataclass(frozen=True)
 class NeededHead:
-    """The head that a loss needs.
+    """The head that a loss needs."""
 
-    Attributes:
-        name: the name of the head in `lastlayer.heads`.
-        options: options that the head must have. A head that is made for the loss gets them.
-        shared: hyperparameters of the loss that a head made for it takes over.
-        only: whether no other loss can use this head.
-    """
-
-    name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    shared: tuple[str, ...] = ()
-    only: bool = False
+    name: str  # in `lastlayer.heads`
+    options: Mapping[str, Any] = field(default_factory=dict)  # the head must have them; one made for the loss gets them
+    shared: tuple[str, ...] = ()  # hyperparameters of the loss that a head made for it takes over
+    only: bool = False  # whether no other loss can use this head
 
 
 class Loss(nn.Module):
@@ -150,10 +143,7 @@ class Loss(nn.Module):
         return {name: getattr(self, name) for name in self._names}
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        """The loss of the inputs, which may be given by position or by name.
-
-        A hyperparameter given by name holds for this call only.
-        """
+        """The loss of the inputs, by position or by name. A hyperparameter given by name holds for this call only."""
         self.check_classes(*inputs, *(named[name] for name in self._inputs[len(inputs) :] if name in named))
         return type(self).function(*inputs, **{**self.hyperparameters(), **named})
 
@@ -172,13 +162,9 @@ class Loss(nn.Module):
     def from_features(
         self, head: nn.Module, features: Tensor, target: Target, teacher: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The loss and the plain logits of a batch of features.
+        """The loss and the plain logits (N, K) of a batch of features (N, d), the input of the head.
 
-        Args:
-            head: turns features (N, d) into logits (N, K).
-            features: (N, d), the input of the head.
-            target: in any form that the loss takes.
-            teacher: the teacher's logits and features, if the loss needs them.
+        `teacher` are the teacher's logits and features, if the loss needs them.
         """
         logits = head(features)
         if self.takes_layer:
@@ -199,10 +185,7 @@ class Loss(nn.Module):
         return inputs[0].shape[min(1, inputs[0].dim() - 1)]
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """The probabilities to predict with: softmax over the classes of logits (N, K, ...) or (K,).
-
-        The result is in float32 or better.
-        """
+        """The probabilities to predict with: softmax over the classes of logits (N, K, ...) or (K,), in float32."""
         scores = self.scores(logits)
         return F.softmax(scores, dim=min(1, scores.dim() - 1))
 
@@ -269,13 +252,10 @@ def available() -> list[str]:
 
 
 def entry(name: str) -> Entry:
-    """The registry's entry for a name, or an entry for a loss of your own.
+    """The registry's entry for a name, or an entry for a loss of your own. ValueError for an unknown name.
 
     A loss of your own is named "package.module.name" or "package.module:name". It may be a class derived from `Loss`,
     a loss class of torch.nn, or a function of (logits, target). See `as_loss`.
-
-    Raises:
-        ValueError: for an unknown name. The message gives the nearest spelling.
     """
     path = None if name in _registry else split_path(name)
     if path is not None:
@@ -305,11 +285,7 @@ def create(name: str, num_classes: int | None = None, **hyperparameters: Any) ->
     Args:
         name: one of `available()`, or "package.module.LossClass" for a loss of your own.
         num_classes: the number of classes. None takes it from the logits of each call.
-        hyperparameters: keyword arguments of the loss's function.
-
-    Raises:
-        ValueError: for an unknown name.
-        TypeError: for an unknown hyperparameter, or a missing one that has no default.
+        hyperparameters: keyword arguments of the loss's function. One without a default must be given.
 
     Example:
         >>> from lastlayer import losses

@@ -120,8 +120,7 @@ def softplus(x: Tensor) -> Tensor:
 def evaluate(problem: Problem, loss: Callable[[Selection], Tensor], label_smoothing: float = 0.0) -> Tensor:
     """Reduce sum_k t_k w_k L_k over the samples. `loss` computes L_k at a selection of classes.
 
-    Label smoothing replaces t by (1 - a) t + a / K. The mean is defined as in torch: with index targets it divides by
-    the sum of the labels' weights, with probabilities by the number of samples.
+    Label smoothing replaces t by (1 - a) t + a / K. `normaliser` says by what the mean divides, as in torch.
     """
     weight = None if problem.weight is None else problem.row_of_classes(problem.weight)
 

@@ -26,11 +26,10 @@ _always_check_labels = False
 
 @contextlib.contextmanager
 def check_labels() -> Iterator[None]:
-    """Inside this context, the range of labels is checked on every device.
+    """Inside this context, the range of labels is checked on every device. Outside, only on the CPU.
 
-    Outside this context, labels are checked only if they are on the CPU. On a GPU the check would make the CPU wait for
-    the GPU in every step. Use the context for the first step of a training, or to find the label that caused a
-    device-side assertion.
+    On a GPU the check would make the CPU wait in every step. Use the context for the first step of a training, or to
+    find the label that caused a device-side assertion.
 
     Example:
         >>> import torch
@@ -65,10 +64,8 @@ class Labels:
     def valid(self) -> Tensor:
         """Which of them count, (N, ...) bool."""
         if self._valid is None:
-            if self.ignored is None:
-                self._valid = torch.ones_like(self.given, dtype=torch.bool)
-            else:
-                self._valid = self.given != self.ignored
+            every = self.ignored is None
+            self._valid = torch.ones_like(self.given, dtype=torch.bool) if every else self.given != self.ignored
         return self._valid
 
     @property
@@ -242,11 +239,12 @@ def _read_pair(pair: MixedPair, logits: Tensor, ignore_index: int | None, name: 
     if not (isinstance(first, Tensor) and isinstance(second, Tensor)):
         raise TypeError("y_a and y_b of a mixed target must be tensors of class indices")
     if isinstance(lam, Tensor):
-        if lam.dim() > 0 and tuple(lam.shape) != (logits.shape[0],):
-            raise ValueError(f"lam must be a number or of shape ({logits.shape[0]},), got {tuple(lam.shape)}")
-        if lam.dim() > 0:
+        if lam.dim():
+            if tuple(lam.shape) != (logits.shape[0],):
+                raise ValueError(f"lam must be a number or of shape ({logits.shape[0]},), got {tuple(lam.shape)}")
             check_same_device(lam, "lam", logits)
-        lam = lam.to(logits.dtype).reshape(-1, *[1] * (logits.dim() - 2)) if lam.dim() else lam.to(logits.dtype)
+            lam = lam.reshape(-1, *[1] * (logits.dim() - 2))
+        lam = lam.to(logits.dtype)
     else:
         check_range("lam", lam, 0.0, 1.0)
     return (

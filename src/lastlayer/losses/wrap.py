@@ -19,9 +19,6 @@ def as_loss(loss: Any, num_classes: int | None = None) -> Loss:
             a function or a Module of `torch.nn`.
         num_classes: the number of classes. None takes it from the logits of each call.
 
-    Raises:
-        TypeError: if `loss` cannot be called.
-
     Example:
         >>> import torch
         >>> as_loss(torch.nn.MultiMarginLoss(margin=0.5))(torch.tensor([[1.0, 0.9]]), torch.tensor([0]))
@@ -38,15 +35,8 @@ def as_loss(loss: Any, num_classes: int | None = None) -> Loss:
 def class_of(found: Callable[..., Any], name: str = "this") -> type[Loss]:
     """The `Loss` class for a class or a function from elsewhere.
 
-    Its hyperparameters are the arguments of the class's constructor, or the arguments of the function after (logits,
-    target).
-
-    Args:
-        found: the class or function.
-        name: its name in error messages.
-
-    Raises:
-        ValueError: for a class that is not derived from Module.
+    Its hyperparameters are the arguments of the class's constructor, or of the function after (logits, target).
+    ValueError for a class that is not derived from Module.
     """
     if isinstance(found, nn.Module):
         return _of_module(found)

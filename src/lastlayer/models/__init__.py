@@ -49,5 +49,5 @@ def create(name: str, in_shape: tuple[int, ...], **options: Any) -> nn.Module:
     if source == "timm":
         return from_timm(rest, in_shape, options)
     if source == "hf":
-        return from_transformers(rest, in_shape, options)
+        return from_transformers(rest, options)
     return from_factory(name, in_shape, options)

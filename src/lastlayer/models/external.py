@@ -25,18 +25,10 @@ from lastlayer._core.registry import check_trusted, find
 
 
 def from_factory(path: str, in_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:
-    """Call `package.module:factory` and make the model return features.
+    """Call `package.module:factory`, any callable that returns an `nn.Module`, and make the model return features.
 
     The factory is called with the options, and with `in_shape` if it has a parameter of that name. It is never given
     the number of classes, because the head is separate.
-
-    Args:
-        path: "package.module:factory", any callable that returns an `nn.Module`.
-        in_shape: shape of one input.
-        options: keyword arguments of the factory.
-
-    Raises:
-        ValueError: if there is no such factory, it fails, its result is no nn.Module, or no features are found.
     """
     factory = find_factory(path)
     if "in_shape" in inspect.signature(factory).parameters:
@@ -62,12 +54,7 @@ def find_factory(path: str) -> Callable[..., Any]:
 
 
 def check_external(name: str) -> None:
-    """Check that a model from elsewhere is there, without building it.
-
-    Raises:
-        ValueError: if there is no such factory.
-        ImportError: if timm or transformers is missing. The message says how to install it.
-    """
+    """Raise ValueError or ImportError if a model from elsewhere is not there, without building it."""
     source, _, rest = name.partition(":")
     if source in ("timm", "hf"):
         if not rest:
@@ -85,18 +72,13 @@ def from_timm(name: str, in_shape: tuple[int, ...], options: dict[str, Any]) -> 
     return as_backbone(model, in_shape)
 
 
-def from_transformers(name: str, in_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:
+def from_transformers(name: str, options: dict[str, Any]) -> nn.Module:
     """Build a transformers encoder whose features are its pooled output, or else its first token.
 
     Args:
         name: a folder, one under the data root, or a hub name.
-        in_shape: shape of one input: (2, length) or (length,) for text, (channels, height, width) for images. The
-            encoder does not need it.
         options: `pretrained` (default False) loads the weights, from safetensors only. All others go to
             `from_pretrained` or to the configuration.
-
-    Raises:
-        ImportError: if transformers is missing.
     """
     _check_options("transformers", f"hf:{name}", options)
     transformers = _import("transformers", f"hf:{name}", "hf")
@@ -166,8 +148,7 @@ def as_backbone(model: nn.Module, in_shape: tuple[int, ...]) -> nn.Module:
         in_shape: shape of one input.
 
     Returns:
-        The model itself, with `num_features`. If its classifier was removed, the model was changed in place, and
-        `taken_off` says which layer that was.
+        The model itself, changed in place: it has `num_features`, and `taken_off` says which layer was removed.
 
     Raises:
         ValueError: if no features can be found, or the output is not (N, num_features).

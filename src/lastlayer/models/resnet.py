@@ -47,8 +47,7 @@ class CifarResNet(nn.Module):
     """The CIFAR ResNet: three stages of n blocks with 16, 32 and 64 maps, so 6n + 2 layers with the head.
 
     Args:
-        channels: channels of the input.
-        blocks: n, blocks per stage.
+        channels, blocks: channels of the input, and n.
         width: maps of the first stage, an even number. The other stages have twice and four times as many.
         final_relu: whether the last block ends in ReLU. Without it features take both signs.
     """
@@ -141,11 +140,10 @@ class ResNet(nn.Module):
     """Four stages of residual blocks with 64, 128, 256 and 512 maps.
 
     Args:
-        channels: channels of the input.
-        depth: 18, 34, 50 or 101.
+        channels, depth: channels of the input; 18, 34, 50 or 101 layers.
         stem: "imagenet" (7x7/2 and 3x3/2 max pool) or "cifar" (3x3, no pool).
         width: factor on the maps inside a block. The outputs of the blocks, and so the features, keep their size.
-        final_relu: whether the last block ends in ReLU. Without it features take both signs.
+        final_relu: as in `CifarResNet`.
     """
 
     def __init__(self, channels: int, depth: int, *, stem: Stem, width: float = 1.0, final_relu: bool = True) -> None:
