@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lastlayer._core.precision import at_least_float32, full_precision, without_tf32
+from lastlayer._core.precision import at_least_float32, check_floating, full_precision, without_tf32
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_products_have_all_digits_whatever_is_set():
 
 
 def test_full_precision_wants_a_tensor():
-    with pytest.raises(TypeError, match=r"features must be a torch\.Tensor, got list"), full_precision([1.0]):
+    with pytest.raises(TypeError, match="features must be a tensor, got list"), full_precision([1.0]):
         pass
 
 
@@ -48,3 +48,11 @@ def test_tf32_is_as_it_was_afterwards():
         inside = matmul.allow_tf32, cudnn.allow_tf32
     assert inside == (False, False)
     assert (matmul.allow_tf32, cudnn.allow_tf32) == before
+
+
+def test_values_that_are_no_floating_point_tensor_are_named():
+    check_floating(torch.ones(2, dtype=torch.bfloat16), "features")
+    with pytest.raises(TypeError, match="features must be a tensor, got list"):
+        check_floating([1.0], "features")
+    with pytest.raises(TypeError, match=r"bias must be floating point, got torch.int64: convert with bias.float\(\)"):
+        check_floating(torch.ones(2, dtype=torch.int64), "bias")

@@ -20,6 +20,14 @@ def at_least_float32(values: Tensor) -> Tensor:
     return values.to(wide(values.dtype))
 
 
+def check_floating(values: Tensor, name: str) -> None:
+    """Raise TypeError unless the values are a floating-point tensor."""
+    if not isinstance(values, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(values).__name__}")
+    if not values.is_floating_point():
+        raise TypeError(f"{name} must be floating point, got {values.dtype}: convert with {name}.float()")
+
+
 @contextmanager
 def full_precision(features: Tensor) -> Iterator[None]:
     """Switch off autocast on the device of the features, and oneDNN's reduced precision of float32 products.
@@ -27,8 +35,7 @@ def full_precision(features: Tensor) -> Iterator[None]:
     Under `torch.set_float32_matmul_precision("medium")` a CPU multiplies float32 matrices in bfloat16, which leaves
     three digits. A network that computes in float32 on a GPU also needs `without_tf32`.
     """
-    if not isinstance(features, Tensor):
-        raise TypeError(f"features must be a torch.Tensor, got {type(features).__name__}")
+    check_floating(features, "features")
     setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = setting.fp32_precision
     with torch.autocast(features.device.type, enabled=False):

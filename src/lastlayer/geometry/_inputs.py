@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lastlayer._core.labels import read_labels
+from lastlayer._core.precision import check_floating
 
 SQUARABLE = 1e140
 """Squares of numbers between this and its inverse can be summed without leaving the range of float64."""
@@ -27,10 +28,7 @@ class Samples:
 
 def check_features(features: Tensor, name: str = "features") -> None:
     """Raise unless `features` is a real floating-point matrix with at least one column."""
-    if not isinstance(features, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(features).__name__}")
-    if not features.is_floating_point():
-        raise TypeError(f"{name} must be floating point (float16, bfloat16, float32 or float64), got {features.dtype}")
+    check_floating(features, name)
     if features.ndim != 2 or features.shape[1] == 0:
         raise ValueError(
             f"{name} must have shape (N, d) with d >= 1, got {tuple(features.shape)}; make each sample one row first"
@@ -101,8 +99,7 @@ def check_classifier(weight: Tensor, bias: Tensor | None, dim: int) -> None:
         raise ValueError("weight holds NaN or infinite values")
     if bias is None:
         return
-    if not isinstance(bias, Tensor):
-        raise TypeError(f"bias must be a torch.Tensor, got {type(bias).__name__}")
+    check_floating(bias, "bias")
     if bias.shape != (weight.shape[0],):
         raise ValueError(
             f"bias must have one entry for each of the {weight.shape[0]} rows of weight, got shape {tuple(bias.shape)}"

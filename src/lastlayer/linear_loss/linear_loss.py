@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
-from lastlayer._core.precision import wide
+from lastlayer._core.precision import check_floating, wide
 from lastlayer._core.ranks import Group
 from lastlayer._core.unit import unit
 from lastlayer.linear_loss.batch import Shard, read_batch, read_shard
@@ -212,10 +212,7 @@ def _check_layer(
 ) -> None:
     """Raise unless these make a linear layer."""
     for name, tensor, axes in (("features", features, "(N, d)"), ("weight", weight, "(K, d)")):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
-        if not tensor.is_floating_point():
-            raise TypeError(f"{name} must be floating point, got {tensor.dtype}: convert with {name}.float()")
+        check_floating(tensor, name)
         if tensor.dim() != 2:
             raise ValueError(f"{name} must have shape {axes}, got {tuple(tensor.shape)}: reshape it to two axes")
     if features.shape[1] != weight.shape[1] or weight.shape[0] == 0:
@@ -223,10 +220,10 @@ def _check_layer(
             f"features (N, d) and weight (K, d) must agree in d with K >= 1, got {tuple(features.shape)} and "
             f"{tuple(weight.shape)}"
         )
-    if bias is not None and not (isinstance(bias, Tensor) and bias.is_floating_point()):
-        raise TypeError(f"bias must be a floating-point tensor, got {getattr(bias, 'dtype', type(bias).__name__)}")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"bias must have shape ({weight.shape[0]},), one number per class, got {tuple(bias.shape)}")
+    if bias is not None:
+        check_floating(bias, "bias")
+        if bias.shape != weight.shape[:1]:
+            raise ValueError(f"bias must have shape ({weight.shape[0]},), one per class, got {tuple(bias.shape)}")
     if features.device != weight.device or (bias is not None and bias.device != weight.device):
         raise ValueError(f"features are on {features.device}, the weight on {weight.device}: move one with .to(device)")
     if isinstance(scale, Tensor) and scale.numel() != 1:

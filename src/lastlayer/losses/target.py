@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lastlayer._core.labels import INTEGERS, check_classes
-from lastlayer._core.precision import at_least_float32
+from lastlayer._core.precision import at_least_float32, check_floating
 
 Reduction = Literal["none", "mean", "sum"]
 MixedPair = tuple[Tensor, Tensor, "Tensor | float"]
@@ -64,8 +64,10 @@ class Labels:
     def valid(self) -> Tensor:
         """Which of them count, (N, ...) bool."""
         if self._valid is None:
-            every = self.ignored is None
-            self._valid = torch.ones_like(self.given, dtype=torch.bool) if every else self.given != self.ignored
+            if self.ignored is None:
+                self._valid = torch.ones_like(self.given, dtype=torch.bool)
+            else:
+                self._valid = self.given != self.ignored
         return self._valid
 
     @property
@@ -144,10 +146,7 @@ def read(
 
 def read_scores(scores: Tensor, name: str) -> Tensor:
     """Check a floating-point tensor (N, K, ...) or (K,), and convert half precision to float32."""
-    if not isinstance(scores, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(scores).__name__}")
-    if not scores.is_floating_point():
-        raise TypeError(f"{name} must be floating point, got {scores.dtype}: convert with {name}.float()")
+    check_floating(scores, name)
     if scores.dim() == 0 or scores.shape[min(1, scores.dim() - 1)] == 0:
         raise ValueError(f"{name} must have shape (N, K, ...) or (K,) with K >= 1 classes, got {tuple(scores.shape)}")
     return at_least_float32(scores)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lastlayer._core.labels import check_classes, read_labels
+from lastlayer._core.precision import check_floating
 
 Logits: TypeAlias = Tensor | Callable[[], Iterable[Tensor]]
 """An (N, K) tensor, or a function without arguments that yields its column blocks (N, b) in the order of classes."""
@@ -25,10 +26,7 @@ def check_labelled(target: Tensor, num_classes: int) -> None:
 
 def check_matrix(values: Tensor, name: str, *, empty: bool = False) -> Tensor:
     """Check an (N, K) tensor of floating dtype, and detach it. `empty` allows N = 0."""
-    if not isinstance(values, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(values).__name__}")
-    if not values.is_floating_point():
-        raise TypeError(f"{name} must have a floating dtype, got {values.dtype}")
+    check_floating(values, name)
     if values.dim() != 2:
         raise ValueError(
             f"{name} must have shape (samples, classes), got {tuple(values.shape)}; "
