@@ -12,27 +12,35 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lastlayer._core.precision import wide
+
 Group = Any  # a torch.distributed.ProcessGroup or None; some builds of torch have no such class
 
 
 class _SumOverRanks(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, local: Tensor, group: Group) -> Tensor:
-        ctx.group = group
-        total = local.clone()
+    def forward(ctx: Any, values: Tensor, group: Group, sum_values: bool, sum_gradients: bool) -> Tensor:
+        ctx.group = group if sum_gradients else None
+        if not sum_values:
+            return values.view_as(values)
+        total = values.clone()
         dist.all_reduce(total, group=group)
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return sum_over_ranks(gradient, ctx.group), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        total = sum_over_ranks(gradient.to(wide(gradient.dtype)), ctx.group)
+        return total.to(gradient.dtype), None, None, None
 
 
-def sum_over_ranks(local: Tensor, group: Group) -> Tensor:
-    """The sum of a tensor over the group; without a group, the tensor itself."""
+def sum_over_ranks(values: Tensor, group: Group, *, sum_values: bool = True, sum_gradients: bool = True) -> Tensor:
+    """The sum of a tensor over the group; without a group, the tensor itself. Its gradient is summed likewise.
+
+    Without `sum_values` the values pass as they are, and without `sum_gradients` their gradient does.
+    """
     if group is None:
-        return local
-    return _SumOverRanks.apply(local, group)  # type: ignore[no-any-return, no-untyped-call]
+        return values
+    return _SumOverRanks.apply(values, group, sum_values, sum_gradients)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def max_over_ranks(values: Tensor, group: Group) -> Tensor:

@@ -20,8 +20,7 @@ Step = Callable[[], None]
 class Stopwatch:
     """Which clock times a step on a CPU, and how the turns are summarised.
 
-    `time.process_time` counts seconds of work, which other programs on the machine do not change. `time.perf_counter`
-    counts the seconds that a user waits while threads run side by side.
+    Other programs on the machine do not change `time.process_time`. `time.perf_counter` is the time that a user waits.
     """
 
     clock: Callable[[], float] = time.process_time

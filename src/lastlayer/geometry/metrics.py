@@ -168,7 +168,7 @@ class GeometryMetrics(Metric):
         rows = None
         if weight is not None:
             rows = self._remember(weight, bias, refined=bool(moments.decided > 0))[present]
-        with full_precision(present):
+        with full_precision(moments.count):
             means = _moments.means(moments, present)
             spread = _moments.spread(moments, present, means.mean - means.center(self.global_mean))
             if torch.equal(moments.reference, moments.count):

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lastlayer._core.precision import wide
-from lastlayer._core.ranks import Group
+from lastlayer._core.ranks import Group, sum_over_ranks
 from lastlayer.linear_loss.layer import Layer
 from lastlayer.linear_loss.products import WIDTH, chunks, logits_of
 from lastlayer.losses import Loss, Target
@@ -146,11 +146,11 @@ class Shard:
 
     def total(self, part: Tensor) -> Tensor:
         """The sum over ranks. Each rank keeps the gradient of its own part."""
-        return _Total.apply(part, self)  # type: ignore[no-any-return, no-untyped-call]
+        return sum_over_ranks(part, self.group, sum_gradients=False)
 
     def shared(self, values: Tensor) -> Tensor:
         """The values, which are the same on every rank. Their gradient is the sum over ranks."""
-        return _Shared.apply(values, self)  # type: ignore[no-any-return, no-untyped-call]
+        return sum_over_ranks(values, self.group, sum_values=False)
 
     def add(self, values: Tensor) -> Tensor:
         """The sum over ranks in place, without history."""
@@ -161,28 +161,6 @@ class Shard:
         """The maximum over ranks in place, without history."""
         dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self.group)
         return values
-
-
-class _Total(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, part: Tensor, shard: Shard) -> Tensor:
-        return shard.add(part.clone())
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None
-
-
-class _Shared(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, shard: Shard) -> Tensor:
-        ctx.shard = shard
-        return values.view_as(values)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        total = ctx.shard.add(gradient.to(wide(gradient.dtype), copy=True))
-        return total.to(gradient.dtype), None
 
 
 def read_shard(group: Group, features: Tensor, weight: Tensor) -> Shard:

@@ -27,13 +27,7 @@ from lastlayer.losses.target import Labels, read_class_vector
 
 
 def by_classes(
-    loss: Loss,
-    batch: Batch,
-    size: int,
-    features: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    shard: Shard | None,
+    loss: Loss, batch: Batch, size: int, features: Tensor, weight: Tensor, bias: Tensor | None, shard: Shard | None
 ) -> Tensor:
     """The loss, a tile of classes at a time. With a shard, only the classes that this rank holds."""
     form, layer = loss.class_form, (features, weight, bias)
@@ -100,14 +94,10 @@ def sums_over_classes(
     factor: Tensor | None = None,
     slope: Tensor | None = None,
 ) -> Sums:
-    """The sums of the scores s = factor z + offset from which every softmax loss follows.
+    """The sums of the scores s = factor z + offset from which every softmax loss follows. The factor is (N,), or None.
 
-    Args:
-        tiles: how to cut, and the target.
-        features, weight, bias: (N, d), (K, d), (K,).
-        factor: one number per sample, (N,), with a gradient; None means 1.
-        slope: d factor / d ||z||^2, (N,), if the factor is a function of the logits' norm. The gradient then contains
-            its part too. Not together with an offset or shares.
+    `slope` is d factor / d ||z||^2, (N,), if the factor is a function of the logits' norm. The gradient then contains
+    its part too. Not together with an offset or shares.
     """
     more = () if factor is None else (factor,)
     algorithm = SoftmaxSums(tiles, None if factor is None else factor.detach(), slope)
@@ -191,10 +181,9 @@ class SoftmaxSums:
 def _against_others(
     form: OthersForm, loss: Loss, batch: Batch, size: int, features: Tensor, weight: Tensor, bias: Tensor | None
 ) -> Tensor:
-    """A loss that depends on the false logits through their log-sum alone, (N,).
+    """A loss that depends on the false logits through their log-sum alone, (N,). A mixed pair costs twice as much.
 
-    The log-sum is taken over the false logits. As a difference it would lose digits for a confident sample. A mixed
-    pair has two sets of false logits, so it costs twice as much.
+    The log-sum is taken over the false logits. As a difference it would lose digits for a confident sample.
     """
     options = loss.hyperparameters()
     if loss.takes_layer:  # multiplies in float32, as its function does
@@ -232,10 +221,7 @@ def _binary(tiles: Tiles, options: dict[str, Any], features: Tensor, weight: Ten
 
 
 class BinarySums:
-    """sum_j [a_j t_j softplus(-z_j) + (1 - t_j) softplus(z_j)] of each sample over the classes of this rank, (N,).
-
-    Nothing couples the classes, so each tile is finished by itself.
-    """
+    """sum_j [a_j t_j softplus(-z_j) + (1 - t_j) softplus(z_j)] of each sample over the classes of this rank, (N,)."""
 
     def __init__(self, tiles: Tiles, pos_weight: Tensor | None) -> None:
         self.tiles, self.pos_weight = tiles, pos_weight

@@ -127,11 +127,8 @@ class Gradients:
 class RowGradients:
     """Gradients of a layer, filled by chunks of samples and finished once.
 
-    Args:
-        layer: the layer.
-        wide_features: whether the features' gradient is kept in float32.
-        single: whether there is only one chunk. Then no sum is needed, and the products wait for the number that
-            multiplies everything. It multiplies the features, which are small, before the weight's product.
+    With `wide_features`, the features' gradient is kept in float32. A `single` chunk needs no sum. Then the products
+    wait for the number that multiplies everything: it multiplies the features, which are small, first.
     """
 
     def __init__(self, layer: Layer, *, wide_features: bool = False, single: bool = False) -> None:

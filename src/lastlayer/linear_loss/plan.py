@@ -33,18 +33,14 @@ SPARSE_PAYS = 2**39  # N d K above which single entries of a gradient save more 
 class Plan:
     """The path that `linear_loss` takes.
 
-    Attributes:
-        path: "dense": all N x K logits. "rows": a chunk of samples at a time, with every class. "classes": a tile of
-            classes at a time, with every sample; the logits are computed again for the gradient.
-        why: the reason, in words.
-        rows: samples in a chunk, only for the path "rows".
-        classes: classes in a tile, only for the path "classes".
+    "dense": all N x K logits. "rows": a chunk of samples at a time, with every class. "classes": a tile of classes at a
+    time, with every sample; the logits are computed again for the gradient.
     """
 
     path: Path
-    why: str
-    rows: int | None = None
-    classes: int | None = None
+    why: str  # the reason, in words
+    rows: int | None = None  # samples in a chunk, only for the path "rows"
+    classes: int | None = None  # classes in a tile, only for the path "classes"
 
     def __post_init__(self) -> None:
         if self.path not in ("dense", "rows", "classes"):

@@ -148,8 +148,7 @@ class Hinges:
     """Hinge losses of labels: in each row two logits have a gradient, the true one and the largest false one.
 
     So a large layer needs no products for the gradient. The loss's own function is called on the two logits, (N, 2),
-    with label 0. False logits that tie for the largest share its gradient. Samples with ties are computed again. Half
-    precision has many of them.
+    with label 0. False logits that tie for the largest share its gradient, so samples with ties are computed again.
     """
 
     def __init__(self, loss: Loss, batch: Batch, rows: int) -> None:

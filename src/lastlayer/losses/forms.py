@@ -35,19 +35,12 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class RowForm:
-    """How the kernels compute the loss of samples with one label each, from whole rows of logits.
+    """How the kernels compute the loss of samples with one label each, from whole rows of logits."""
 
-    Attributes:
-        kind: what they compute.
-        numbers: a function of the hyperparameters and K that returns f, a, b and c. Numbers left out are 0.
-        offset: what is added to the scores of each class, if the loss adds something.
-        smooths: whether the target may be smoothed.
-    """
-
-    kind: Kind
-    numbers: Callable[[Options, int], tuple[float, ...]]
-    offset: Offset | None = None
-    smooths: bool = False
+    kind: Kind  # what they compute
+    numbers: Callable[[Options, int], tuple[float, ...]]  # returns f, a, b, c; those left out are 0
+    offset: Offset | None = None  # what is added to the scores of each class, if the loss adds something
+    smooths: bool = False  # whether the target may be smoothed
 
 
 @dataclass(frozen=True)
@@ -70,35 +63,22 @@ def cross_entropy_of(sums: Sums, options: Options) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassForm:
-    """How a loss is computed from tiles of classes.
+    """How a loss is computed from tiles of classes."""
 
-    Attributes:
-        labels_alone: whether the target must be labels, one or a mixed pair per sample.
-        shards: whether the classes may be split over the ranks of a process group.
-        learnable: the hyperparameters that may be learned, and then get a gradient.
-    """
-
-    labels_alone: ClassVar[bool] = False
-    shards: ClassVar[bool] = False
-    learnable: tuple[str, ...] = ()
+    labels_alone: ClassVar[bool] = False  # whether the target must be labels, one or a mixed pair per sample
+    shards: ClassVar[bool] = False  # whether the classes may be split over the ranks of a process group
+    learnable: tuple[str, ...] = ()  # the hyperparameters that may be learned, and then get a gradient
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxForm(ClassForm):
-    """A function of two sums over all classes. The scores are s = z, unless an attribute says otherwise.
-
-    Attributes:
-        value: a function of the sums and the hyperparameters: one loss per sample, or the loss of the batch.
-        temperature: the name of the hyperparameter T, if s = z / T.
-        norm: a function of the hyperparameters and K that returns gamma and tau, if s = z / (tau ||z||^gamma).
-        offset: what is added to the scores of each class, if the loss adds something.
-    """
+    """A function of two sums over all classes. The scores are s = z, unless an attribute says otherwise."""
 
     shards = True
-    value: Callable[[Sums, Options], Tensor] = cross_entropy_of
-    temperature: str | None = None
-    norm: Callable[[Options, int], tuple[float, float]] | None = None
-    offset: Offset | None = None
+    value: Callable[[Sums, Options], Tensor] = cross_entropy_of  # one loss per sample, or the loss of the batch
+    temperature: str | None = None  # the name of the hyperparameter T, if s = z / T
+    norm: Callable[[Options, int], tuple[float, float]] | None = None  # gamma and tau, if s = z / (tau ||z||^gamma)
+    offset: Offset | None = None  # what is added to the scores of each class, if the loss adds something
 
 
 @dataclass(frozen=True, kw_only=True)

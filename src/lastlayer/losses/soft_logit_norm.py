@@ -137,7 +137,7 @@ def soft_normalized(logits: Tensor, gamma: float, tau: float | None) -> Tensor:
 
 
 def _in_fewer_passes(problem: Problem, z: Tensor, gamma: float, tau: float | None, label_smoothing: float) -> Tensor:
-    """The loss for compiled code and long float32 rows. There, each pass over the logits reads them from memory again.
+    """The loss for compiled code and long float32 rows, where each pass over the logits reads them from memory again.
 
     With c the largest logit and a = 1 / (tau ||z||^gamma), L_k = log sum_j exp(a (z_j - c)) - a (z_k - c).
     """

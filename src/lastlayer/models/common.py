@@ -17,25 +17,15 @@ F = TypeVar("F", bound=Factory)
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What is known of a registered backbone.
+    """What is known of a registered backbone."""
 
-    Attributes:
-        name: the name that `create` takes.
-        factory: called with `in_shape` and the options.
-        summary: one line for people.
-        paper: where the architecture comes from.
-        parameters: number of trainable parameters of the backbone and a linear head with bias.
-        in_shape, num_classes: shape of one input and number of classes for which they were counted; CIFAR-10's, if
-            nothing else is said.
-    """
-
-    name: str
-    factory: Factory
-    summary: str
-    paper: str
-    parameters: int
-    in_shape: tuple[int, ...] = (3, 32, 32)
-    num_classes: int = 10
+    name: str  # for `create`
+    factory: Factory  # called with `in_shape` and the options
+    summary: str  # one line for people
+    paper: str  # where the architecture comes from
+    parameters: int  # number of trainable parameters of the backbone and a linear head with bias
+    in_shape: tuple[int, ...] = (3, 32, 32)  # shape of one input for which they were counted
+    num_classes: int = 10  # number of classes for which they were counted
 
     @property
     def options(self) -> dict[str, Any]:

@@ -36,9 +36,9 @@ class Threshold:
 def threshold(loss: str | nn.Module, *, num_classes: int = 2, batch_size: int | None = None) -> Threshold:
     r"""How small the loss must be so that logits are certainly separated.
 
-    Logits are not separated if, for some v, one sample has a true logit of at most v and one has a false logit of at
-    least v. Both may be the same sample. Let A(v) and B(v) be the smallest losses above the infimum that such samples
-    can have. Then the threshold is min_v A(v) + B(v):
+    Logits are not separated if, for some v, a true logit is at most v and a false one, maybe of the same sample, is at
+    least v. Let A(v) and B(v) be the smallest losses above the infimum of such samples. The threshold is
+    min_v A(v) + B(v):
 
     - bce: softplus(-v) + softplus(v), so 2 log 2. The paper's argument gives log 2.
     - mse: kappa (v - beta)^2 + v^2, so kappa beta^2/(1 + kappa).
@@ -205,9 +205,6 @@ def counterexample(loss: str | nn.Module, epsilon: float = 1e-6) -> Counterexamp
     Args:
         loss: ce, ls, focal, sln, max-margin or soft-margin, by create name or Module.
         epsilon: how close to the infimum, above 0.
-
-    Returns:
-        Counterexample. `excess` is computed from the formulas above, not from the library's loss.
 
     Raises:
         NoFormula: a ValueError, for a loss that is aligned (see `threshold`) or not analysed.

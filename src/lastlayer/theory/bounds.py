@@ -58,9 +58,9 @@ def collapse(C: int, alpha_beta: float, epsilon: float, delta: float) -> Collaps
     - self_duality >= 1 - 2 sqrt(2 epsilon (1-delta) R/delta)
     - inter <= -1/(C-1) + C/(C-1) (R/ab) s + 4 (2 (R/ab) s)^(1/3) + sqrt((R/ab) s)
 
-    R grows like e^(C^2 ab/(C-1)): the paper's kappa is at least C/(C-1), not a small constant. So the bounds are
-    vacuous at the norms of real networks. The constants are the printed ones. The proof does not quite reach them, but
-    they held on every perturbed frame that the tests tried. `rigorous_collapse` proves the first two bounds.
+    R grows like e^(C^2 ab/(C-1)), so the bounds are vacuous at the norms of real networks. The constants are the
+    printed ones. The proof does not quite reach them, but they held on every perturbed frame that the tests tried.
+    `rigorous_collapse` proves the first two bounds.
 
     Args:
         C: number of classes, at least 3.
@@ -228,8 +228,7 @@ def mean_cosine(product: float, alpha: float, beta: float, epsilon: float) -> fl
     r"""Upper bound on <w, mean of h_i/||h_i||>/beta for a class that w should reject.
 
     product/(alpha beta) + 4 (epsilon/(alpha beta))^(1/3), for product = <w, mean h> < 0 and
-    ||mean h|| >= alpha - epsilon/beta. The paper prints the first term with the opposite sign. Then the bound would not
-    use that the product is negative.
+    ||mean h|| >= alpha - epsilon/beta. The paper prints the first term with the opposite sign.
 
     Args:
         product: <w, mean of h_i>, below 0.

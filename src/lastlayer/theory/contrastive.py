@@ -141,7 +141,7 @@ def phi(loss: str | nn.Module, K: int) -> Phi:
         A callable of t (a float, or a tensor of any shape) with a `derivative`. It is stable for every finite t.
 
     Raises:
-        ValueError: if the loss is not contrastive. For example, mse and bce see more than differences of logits.
+        ValueError: if the loss is not contrastive, as mse and bce, which see more than differences of logits.
 
     Paper: 001, Definition 1 and Appendix B.
     Tests: tests/theory/test_contrastive.py::test_profile_bounds_the_loss_with_equality_at_equal_false_logits

@@ -87,8 +87,7 @@ def simulate(
     Args:
         loss: a create name, a loss Module, or any callable of (logits, target) that returns a sum over samples. The
             reduction of a Module does not matter, because each sample counts once. If a loss couples the batch, we
-            take N times its value. `large-margin` takes points and weight, so it has no bias. If a loss needs class
-            counts and is given by name, it gets the counts of the target.
+            take N times its value. `large-margin` has no bias. A name that needs class counts gets the target's.
         points: starting points, [N, d], at least one, any d. We compute in their dtype; float64 is recommended.
         target: labels, [N].
         weight: classifier rows, [K, d], K >= 2.
@@ -96,12 +95,10 @@ def simulate(
         lr: learning rate of the points.
         train_weight: whether the classifier moves too.
         steps: number of steps, at least 0.
-        snapshots: how many states to keep, evenly spaced over the steps, at least 2. The first and the last are
-            always kept.
+        snapshots: how many states to keep, evenly spaced over the steps, at least 2, the first and the last among them.
 
     Raises:
-        ValueError: on wrong shapes or counts, and for losses that do not fit free points. For example, arc-margin takes
-            cosines, and the distillation losses need a teacher.
+        ValueError: for losses that do not fit free points: arc-margin takes cosines, and distillation needs a teacher.
 
     Paper: 000, Figures 2 to 5 (6000 steps, lr 0.1; the paper does not give the starting points, W and b).
     Tests: tests/theory/test_dynamics.py::test_one_step_by_hand_with_a_trained_classifier

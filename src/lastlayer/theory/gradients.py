@@ -51,9 +51,7 @@ def decompose(logits: Tensor, target: Tensor, gamma: float, tau: float) -> Decom
         gamma: exponent of the norm, in [0, 1]; 0 leaves CE(f/tau), 1 leaves LN.
         tau: temperature, above 0.
 
-    Returns:
-        Decomposition. A row of zeros has no normalised logits: its coefficients and LN pieces are 0, and so is its
-        gradient, as in `soft_logit_norm`.
+    Degenerate cases: for a row of zeros, coefficients, LN pieces and gradient are 0, as in `soft_logit_norm`.
 
     Paper: 000, Propositions 1 and 2 and Theorem 1 (same tau in LN and SLN, none in CE).
     Tests: tests/theory/test_gradients.py::test_decomposition_of_ten_thousand_gradients
@@ -120,8 +118,7 @@ def zero_logits_point(weight: Tensor, bias: Tensor | None = None) -> Tensor:
         x*, [d].
 
     Raises:
-        ValueError: if no feature has zero logits. Linearly independent rows always have one. Different non-zero rows
-            are not enough: w_2 = 2 w_1 with b = (0, 1) has none.
+        ValueError: if no feature has zero logits, such as for w_2 = 2 w_1 with b = (0, 1). Independent rows have one.
 
     Paper: 000, Proposition 2.
     Tests: tests/theory/test_gradients.py::test_every_ln_piece_is_orthogonal_to_the_way_from_zero_logits

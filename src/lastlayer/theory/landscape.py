@@ -52,10 +52,9 @@ def smallest_curvature(
             as objective(*point) for several tensors.
         point: a tensor, or several.
         max_iterations: largest number of products. With as many as the point has entries, the answer is exact.
-        tolerance: stop when the residual is below tolerance * max(1, largest |eigenvalue|).
-        seed: seed of the starting vector. A random vector misses an eigenvector with probability 0, but needs more
-            iterations if its component along it is tiny. So `converged` says that we found an eigenpair. It does not
-            say that no eigenvalue is lower.
+        tolerance: stop when the residual is below tolerance * max(1, largest |eigenvalue|). `converged` says that we
+            found an eigenpair. It does not say that no eigenvalue is lower.
+        seed: seed of the starting vector.
 
     Raises:
         ValueError: if the objective is not finite at the point.

@@ -44,20 +44,14 @@ class OnSpheres:
 
 
 class LossTheory:
-    """What is known of a loss. A subclass answers what it can. Every other question raises `NoFormula`.
+    """What is known of a loss. A subclass answers what it can. Every other question raises `NoFormula`."""
 
-    Attributes:
-        loss: the loss, whose hyperparameters count.
-        convex: whether the loss is convex in the logits.
-        smooth: whether the derivative is continuous. If it jumps, the gradient need not vanish at a minimum, and the
-            curvature says nothing there.
-    """
-
-    convex: bool = False
+    convex: bool = False  # whether the loss is convex in the logits
+    # whether the derivative is continuous. If it jumps, gradient and curvature say nothing at a minimum.
     smooth: bool = True
 
     def __init__(self, loss: Any) -> None:
-        self.loss = loss
+        self.loss = loss  # its hyperparameters count
 
     @property
     def name(self) -> str:

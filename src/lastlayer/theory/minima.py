@@ -57,9 +57,8 @@ def normalized_binary_cross_entropy(K: int, scale: float) -> BinaryMinimum:
     r"""Smallest mean one-vs-all cross-entropy of scale * w_j.h - b_j with unit rows, and the bias that attains it.
 
     With s = scale/(K-1), the minimum is softplus(b* - scale) + (K-1) softplus(-b* - s), where
-    b* = log{[(K-2) e^{-s} + sqrt((K-2)^2 e^{-2s} + 4 (K-1) e^{scale - s})] / 2}. For a large scale, b* grows like
-    (scale (K-2)/(K-1) + log(K-1)) / 2. We compute both from logarithms. The polynomial that the paper prints is equal,
-    but already at moderate scales cancellation takes all its digits.
+    b* = log{[(K-2) e^{-s} + sqrt((K-2)^2 e^{-2s} + 4 (K-1) e^{scale - s})] / 2}. We compute both from logarithms. The
+    polynomial that the paper prints is equal, but already at moderate scales cancellation takes all its digits.
 
     Args:
         K: number of classes, at least 2; K = 2 has b* = 0.
@@ -107,8 +106,7 @@ def logit_norm(K: int, tau: float) -> float:
 def bounded_norms(C: int, alpha_beta: float) -> float:
     r"""Smallest mean cross-entropy under norm budgets: log(1 + (C-1) e^{-C alpha beta/(C-1)}).
 
-    The quadratic mean of the feature norms is at most alpha, ||W||_F is at most sqrt(C) beta, and there is no bias. The
-    minimum equals `normalized_cross_entropy` at the scale alpha beta.
+    The quadratic mean of the feature norms is at most alpha, ||W||_F is at most sqrt(C) beta, and there is no bias.
 
     Args:
         C: number of classes, at least 2.
@@ -190,8 +188,7 @@ def regularized_batch_norm(C: int, lam: float) -> float:
     r"""Smallest cross-entropy plus (lam/2)(||gamma||^2 + ||W||_F^2) behind batch normalization, without any bias.
 
     -log(1 - (C-1) lam/sqrt C) + (C-1) lam/sqrt C log(sqrt C/lam - (C-1)) if lam < 1/sqrt C, else log C. This is the
-    minimum of `penalized_norms` at the price sqrt(C) lam, because the penalty is at least lam ||gamma|| ||W||_F. At the
-    optimum ||gamma||^2 = ||W||_F^2.
+    minimum of `penalized_norms` at the price sqrt(C) lam, since at the optimum ||gamma||^2 = ||W||_F^2.
 
     Args:
         C: number of classes, at least 2.
@@ -300,18 +297,16 @@ def unconstrained(
         loss: a create name or a loss Module, whose hyperparameters count.
         K: number of classes, at least 2.
         n: samples per class.
-        lambda_w: penalty of the classifier, above 0.
-        lambda_h: penalty of the features, above 0.
-        bias: whether the model has a bias.
-        lambda_b: penalty of the bias, at least 0.
+        lambda_w, lambda_h: penalties of classifier and features, above 0.
+        bias, lambda_b: whether the model has a bias, and its penalty, at least 0.
 
     Returns:
         UnconstrainedMinimum. If the penalties are too strong, the minimum is at W = H = 0. For cross-entropy this
         happens if c >= phi'(0) = 1/K. For mse, rho = -s.
 
     Raises:
-        NoFormula: a ValueError, if no closed form is known: for other losses, for mse with kappa != 1, beta < 0 or a
-            penalised bias, and for bce with label smoothing or class weights.
+        NoFormula: a ValueError, for other losses, for mse with kappa != 1, beta < 0 or a penalised bias, and for bce
+            with label smoothing or class weights.
 
     Paper: 001, Theorem 1, with W W' for W'W and c = sqrt(n lambda_w lambda_h) throughout; mse and bce are derived.
     Tests: tests/theory/test_minima.py::test_unconstrained_minimum_cannot_be_improved
@@ -369,12 +364,10 @@ def bias_penalty_threshold(K: int, n: int, lambda_w: float, lambda_h: float) -> 
 
     Why: In Z = W H the objective is convex, because the penalties of W and H are c times the nuclear norm. So the
     minimum has the symmetry of the classes: Z = a (I - J) + common J, and one bias b. The offset common/K + b of all
-    logits can be paid for in two ways: c|common| through the features, or K lambda_b b^2/2 through the bias. The next
-    bit of offset is cheaper through the bias as long as lambda_b |b| < c. At the minimum the derivative in a is 0, so
-    sigmoid(-z_true) + sigmoid(z_false) = cK. The derivative in the offset is 0 too, so
-    (K-1) sigmoid(z_false) - sigmoid(-z_true) = -K lambda_b b. Both ways cost the same at lambda_b b = -c. There
-    sigmoid(z_false) = 2c and sigmoid(-z_true) = (K-2)c, and m is the offset that these two logits need. If c >= 1/K,
-    the frame itself has vanished, and m is given by sigmoid(m) = 1/K + c.
+    logits can be paid for in two ways: c|common| through the features, or K lambda_b b^2/2 through the bias. Both cost
+    the same at lambda_b b = -c. There the derivatives in a and in the offset are 0 at sigmoid(z_false) = 2c and
+    sigmoid(-z_true) = (K-2)c, and m is the offset that these two logits need. If c >= 1/K, the frame itself has
+    vanished, and m is given by sigmoid(m) = 1/K + c.
 
     Args:
         K, n, lambda_w, lambda_h: as in `unconstrained`.

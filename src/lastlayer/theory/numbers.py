@@ -260,11 +260,10 @@ def lbfgs(
 ) -> Ends:
     """Minimise from each row of points. Each start has its own history and its own line search.
 
-    A start ends when norm(points, gradients) <= tolerance, when no step helps, or at the limit of iterations.
-
-    If the line search of a start fails, the start forgets its history and tries steepest descent. If that fails too,
-    the start ends: it is as low as float64 allows, or it is at a kink. A start also ends if over `patience` iterations
-    its value fell by less than 1e-7 of itself and its gradient did not shrink. Then no smooth minimum is near.
+    A start ends when norm(points, gradients) <= tolerance or at the limit of iterations. If its line search fails, it
+    forgets its history and tries steepest descent. If that fails too, it ends: it is as low as float64 allows, or it
+    is at a kink. It also ends if over `patience` iterations its value fell by less than 1e-7 of itself and its gradient
+    did not shrink. Then no smooth minimum is near.
     """
     found = Ends(points.clone(), *evaluate(points), torch.zeros(len(points), dtype=torch.int64))
     x, f, g = found.points.clone(), found.values.clone(), found.gradients.clone()

@@ -98,10 +98,9 @@ def step(
 def decay_rate(cosines: Tensor, target: Tensor, *, loss: str | nn.Module = "ce") -> float:
     r"""The exponential rate at which the score change vanishes as the scale grows, for fixed biases.
 
-    |step| = O(scale^2 e^{-rate scale}). For cross-entropy the rate is the smallest margin
-    cos_iy - max_{j != y} cos_ij. For binary cross-entropy it is the smallest |cos_ij|, if all true cosines are
-    positive and all false ones negative. If the rate is 0 or less, the critical condition (I for ce, II for bce) fails
-    and nothing decays.
+    |step| = O(scale^2 e^{-rate scale}). For cross-entropy the rate is the smallest cos_iy - max_{j != y} cos_ij. For
+    binary cross-entropy it is the smallest |cos_ij|, if all true cosines are positive and all false ones negative. If
+    the rate is 0 or less, the critical condition (I for ce, II for bce) fails and nothing decays.
 
     Args:
         cosines: w_j.h_i for unit rows, [N, K].
@@ -157,14 +156,12 @@ def steps_to_collapse(
         loss: "ce" or "bce", or such a loss Module.
         K: number of classes, at least 2.
         scales: grid of scales, above 0.
-        n: samples per class.
-        d: dimension, at least K - 1; K if None.
+        n, d: samples per class, and dimension, at least K - 1; K if None.
         tolerance: t of the stopping rule.
         lr: learning rate. Above about 4/scale^2 the first steps overshoot, and the counts become erratic.
         max_steps: give up after this many steps.
         bias: initial value of the trained biases; None for a model without bias.
-        starts: number of random starting points.
-        seed: seed of the starting points.
+        starts, seed: number of random starting points, and their seed.
 
     Paper: 003, Equation 217 and Appendix F, on the unconstrained sphere model instead of a network.
     Tests: tests/theory/test_scaling.py::test_small_scales_take_one_over_the_scale_only_up_to_three_classes
@@ -248,8 +245,8 @@ def bias_threshold(K: int) -> float:
 def optimal_bias_limit(K: int, scale: float) -> float:
     r"""What BCE's optimal bias approaches at a large scale: (scale (K-2)/(K-1) + log(K-1)) / 2.
 
-    It grows with the scale. The paper's Lemma 21 does not see this, because it fixes the bias. With the optimal bias,
-    BCE's residual decays with half the exponent of cross-entropy.
+    The paper's Lemma 21 fixes the bias. With the optimal one, BCE's residual decays with half the exponent of
+    cross-entropy.
 
     Args:
         K: number of classes, at least 2.

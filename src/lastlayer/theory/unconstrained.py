@@ -194,21 +194,16 @@ class UnconstrainedFeatures:
     ) -> Solution:
         r"""Minimise from many random starts at once and certify where they ended.
 
-        This runs L-BFGS in float64 on all starts together, in coordinates in which the penalties of W and H weigh the
-        same. It uses nothing of the symmetry of the solution. A start that cannot reach the tolerance keeps its last
-        point; see `gradient_norms`.
+        This runs L-BFGS in float64 on all starts together. It uses nothing of the symmetry of the solution. A start
+        that cannot reach the tolerance keeps its last point; see `gradient_norms`.
 
         Args:
-            starts: number of random starts.
+            starts, seed: number of random starts, at least 1, and their seed. The loss must be finite there.
             tolerance: gradient norm at which a start has converged.
             max_iterations: limit for each start. None means 3000, or 300 for piecewise losses, whose gradient does not
                 vanish at a minimum. They come within about 1e-3 of it, and `gap` says how close.
-            seed: seed of the starts.
             spread: typical norm of a starting row (Euclidean model).
             curvature: whether to compute the smallest Hessian eigenvalue. It is never computed for piecewise losses.
-
-        Raises:
-            ValueError: for fewer than one start, or a loss that is not finite at a random start.
         """
         check_count("starts", starts, least=1)
         check_positive(tolerance=tolerance, spread=spread)
@@ -224,9 +219,7 @@ class UnconstrainedFeatures:
         """What is known of any point, such as a saddle made by hand.
 
         Args:
-            weight: W, [K, d].
-            features: H, [N, d], sorted by class like `target`.
-            bias: b, [K]; zero if None.
+            weight, features, bias: W, [K, d]; H, [N, d], sorted by class like `target`; b, [K], or None for zero.
             curvature: as in `solve`.
 
         Example:
