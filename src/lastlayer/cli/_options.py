@@ -125,6 +125,12 @@ class Settings:
         list[str] | None, _training(metavar="NAME=VALUE", help="Set any field of a trial, e.g. loss.gamma=0.5.")
     ] = None
 
+    def __post_init__(self) -> None:
+        """Refuse a path that is not there. Torch is not imported yet, so this is answered at once."""
+        is_path = os.sep in self.data or self.data.endswith((".npz", ".safetensors"))
+        if is_path and not Path(self.data).exists():
+            raise ValueError(f"--data {self.data}: there is no such file or folder")
+
     def trials(
         self, losses: Sequence[str], seeds: Sequence[int], placement: Placement
     ) -> tuple[list[Trial], list[str]]:
@@ -145,8 +151,6 @@ class Settings:
 
         # Losses are looked up before large data is read, so that a misspelt name is refused at once.
         taught = {name: entry(name).module.needs_teacher for name in (loss.split(":")[0] for loss in losses)}
-        if (os.sep in self.data or self.data.endswith((".npz", ".safetensors"))) and not Path(self.data).exists():
-            raise ValueError(f"--data {self.data}: there is no such file or folder")
         changed = assignments(self.set or [])
         if "seed" in changed:
             raise ValueError("--set seed: compare takes seeds 0, 1, ... (--seeds 5), train one (--seed 7)")

@@ -134,10 +134,9 @@ def linear_probe(
     rows would not fit in memory, everything but accuracy is measured on an even share of each class, and a note says
     on how many rows. The same command again skips what is done and resumes what was interrupted.
     """
-    from lastlayer.runners import Placement
-    from lastlayer.training.facts import load_features
-    from lastlayer.training.recipes import choose_rate, probe_trial
-
+    for file in (features, test):
+        if file is not None and not file.exists():
+            raise FileNotFoundError(f"{file}: no such file")
     changed = assignments(settings or [])
     for name in changed:
         if name == "seed":
@@ -145,6 +144,10 @@ def linear_probe(
         if name.partition(".")[0] == "data" and name not in SETTABLE_DATA:
             why = f"the data is that of --features and --test; only {', '.join(SETTABLE_DATA)} can be set"
             raise ValueError(f"--set {name}: {why}")
+    from lastlayer.runners import Placement
+    from lastlayer.training.facts import load_features
+    from lastlayer.training.recipes import choose_rate, probe_trial
+
     options: dict[str, Any] = {"standardize": standardize}
     given = {
         "schedule.epochs": epochs,
