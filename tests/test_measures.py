@@ -28,6 +28,8 @@ def everything(classes: int = 4) -> dict[str, torch.Tensor]:
         "bias": bias,
         "logits": features @ weight.T + bias,
         "probabilities": (features @ weight.T + bias).softmax(1),
+        "posterior": draw(60, classes).softmax(1),
+        "single": draw(60, classes).sigmoid(),
         "unknown_logits": (unknown := draw(20, classes)),
         "unknown_probabilities": unknown.softmax(1),
         "unknown_features": draw(20, 6),
@@ -160,7 +162,9 @@ def test_values_are_those_of_the_functions():
         "probability_precision_at_99": probable.precision_at[0.99],
         "condition_one": conditions.share_one,
         "condition_two": conditions.share_two,
-        **vars(tasks.calibration(t["probabilities"], y)),
+        **vars(tasks.calibration(t["posterior"], y)),
+        **{f"probability_{name}": value for name, value in vars(tasks.calibration(t["probabilities"], y)).items()},
+        "single_ece": tasks.single_calibration(t["single"], y),
         "auroc": tasks.open_set(z, y, t["unknown_logits"]).auroc,
         "oscr": tasks.open_set(z, y, t["unknown_logits"]).oscr,
         "probability_auroc": roc_auc_score(
@@ -179,6 +183,13 @@ def test_values_are_those_of_the_functions():
         # scores and cosines are rounded to the inputs' float32 on the way
         rounded = name.startswith(("positive", "negative", "collapse"))
         assert values[name] == pytest.approx(float(value), rel=1e-6 if rounded else 1e-9, abs=1e-12), name
+
+
+def test_without_a_posterior_the_probabilities_are_judged():
+    t = everything()
+    values = evaluate(probabilities=t["probabilities"], target=t["target"])
+    expected = tasks.calibration(t["probabilities"], t["target"])
+    assert (values["ece"], values["nll"], values["brier"]) == tuple(float(value) for value in vars(expected).values())
 
 
 def test_of_six_classes_there_is_a_top_five():

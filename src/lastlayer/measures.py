@@ -36,6 +36,8 @@ INPUTS = {
     "bias": "(K,) bias that is added to the logits",
     "logits": "(N, K); computed from features, weight and bias if not given",
     "probabilities": "(N, K) the probabilities that the model predicts",
+    "posterior": "(N, K) probabilities that sum to 1, if those of the model do not",
+    "single": "(N, K) the probability of each class that its logit states by itself",
     "unknown_logits": "(M, K) logits of samples from classes not trained on",
     "unknown_probabilities": "(M, K) the probabilities that the model predicts for those samples",
     "unknown_features": "(M, d) features of samples from classes not trained on",
@@ -157,6 +159,7 @@ _LIMITS = {
 _X, _XW = ("features", "target"), ("features", "target", "weight")
 _Z, _ZB = ("logits", "target"), ("logits", "target", "bias")
 _P, _PU = ("probabilities", "target"), ("probabilities", "target", "unknown_probabilities")
+_PP, _S = ("probabilities", "target", "posterior"), ("single", "target")
 _ZU, _ZT = ("logits", "target", "unknown_logits"), ("logits", "target", "train_counts")
 _U = ("unknown_features", "unknown_target")
 _XX, _WW = ("features", "other_features", "target"), ("weight", "other_weight")
@@ -217,6 +220,10 @@ _ALL = [
     Measure("ece", "ECE", "expected calibration error, 15 bins of the top probability", "lower", _P, CALIBRATION),
     Measure("nll", "NLL", "minus log of the label's probability", "lower", _P, CALIBRATION),
     Measure("brier", "Brier", "squared error of the probabilities, summed over classes", "lower", _P, FORECASTS),
+    Measure("probability_ece", "ECE of p", "ECE of probabilities that do not sum to 1", "lower", _PP, CALIBRATION),
+    Measure("probability_nll", "NLL of p", "NLL of probabilities that do not sum to 1", "lower", _PP, CALIBRATION),
+    Measure("probability_brier", "Brier of p", "Brier of probabilities that do not sum to 1", "lower", _PP, FORECASTS),
+    Measure("single_ece", "ECE of one logit", "calibration error of what one logit states", "lower", _S, CALIBRATION),
     Measure("auroc", "AUROC", "chance that a known sample outscores an unknown one", "higher", _ZU, SCALING),
     Measure("oscr", "OSCR", "the same with wrongly classified samples lost", "higher", _ZU, SCALING),
     Measure("probability_auroc", "AUROC of p", "AUROC by the largest probability", "higher", _PU, SCALING),
@@ -292,7 +299,17 @@ def _probabilities(probabilities: Tensor, target: Tensor) -> Values:
         "probability_auprc": single.auprc,
         "probability_precision_at_90": single.precision_at[0.9],
         "probability_precision_at_99": single.precision_at[0.99],
-        **vars(tasks.calibration(probabilities, target)),
+    }
+
+
+def _calibration(probabilities: Tensor, target: Tensor, posterior: Tensor | None = None) -> Values:
+    """If the probabilities do not sum to 1, the posterior is judged, and the probabilities have names of their own."""
+    own = vars(tasks.calibration(probabilities, target))
+    if posterior is None:
+        return own
+    return {
+        **vars(tasks.calibration(posterior, target)),
+        **{f"probability_{name}": value for name, value in own.items()},
     }
 
 
@@ -346,6 +363,8 @@ _SOURCES = [
     _Source(_partition, ("logits",)),
     _Source(_unbiased, _ZB),
     _Source(_probabilities, _P),
+    _Source(_calibration, _P, takes=("posterior",)),
+    _Source(lambda single, target: {"single_ece": tasks.single_calibration(single, target)}, _S),
     _Source(_open_set, _ZU),
     _Source(_open_set_by_probability, _PU),
     _Source(_nearest_mean, _U),

@@ -95,3 +95,20 @@ def compare_with_peer(peer, ours, scale=1.0):
     found.backward()
     torch.testing.assert_close(x_ours.grad, x_peer.grad, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(head.weight.grad, peer.W.grad.T, rtol=1e-5, atol=1e-7)
+
+
+def logits_of_least_loss(loss, probabilities):
+    """The logits at which the mean loss is smallest if the classes have these probabilities, (1, K), by L-BFGS."""
+    z = torch.zeros(1, len(probabilities), dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS(
+        [z], max_iter=500, line_search_fn="strong_wolfe", tolerance_grad=1e-13, tolerance_change=0
+    )
+
+    def closure():
+        optimizer.zero_grad()
+        value = loss(z, probabilities[None])
+        value.backward()
+        return value
+
+    optimizer.step(closure)
+    return z.detach()

@@ -288,6 +288,20 @@ class TestProbabilities:
         torch.testing.assert_close(losses.create(name).probabilities(torch.zeros(2, K)), torch.full((2, K), 1 / K))
 
 
+@pytest.mark.parametrize("name", losses.available())
+@pytest.mark.parametrize("shape", [(5, K), (K,), (2, K, 3)])
+def test_a_posterior_sums_to_one_and_is_the_probabilities_if_they_do(name, shape):
+    loss = losses.create(name, K, **required(name))
+    logits = torch.randn(shape)
+    dim = min(1, len(shape) - 1)
+    probabilities, posterior, single = loss.probabilities(logits), loss.posterior(logits), loss.single(logits)
+    torch.testing.assert_close(posterior.sum(dim), torch.ones_like(posterior.sum(dim)))
+    assert torch.allclose(probabilities.sum(dim), torch.ones(())) == loss.sums_to_one
+    assert not loss.sums_to_one or torch.equal(probabilities, posterior)
+    assert single is None or bool(((single >= 0) & (single <= 1)).all())
+    assert single is None or single.shape == logits.shape
+
+
 def test_default_tau():
     assert losses.default_tau(10) == pytest.approx(0.2)
     assert losses.default_tau(100) == pytest.approx(0.08934, abs=1e-5)

@@ -11,6 +11,7 @@ import torch
 from lastlayer import losses
 
 from . import reference
+from .helpers import logits_of_least_loss
 
 K = 3
 Z = torch.tensor([[0.5, -1.0, 2.0], [1.5, 0.3, -0.2]], dtype=torch.float64)
@@ -94,3 +95,17 @@ def test_probabilities_count_the_drawn_labels():
     drawn = torch.tensor([0, 1, 1, 2])
     found = losses.NceLoss(samples=drawn).probabilities(Z)
     torch.testing.assert_close(found, torch.sigmoid(Z - np.log(4 / 3)))
+
+
+@pytest.mark.parametrize("include_target", [True, False])
+@pytest.mark.parametrize("noise", [None, torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)])
+def test_a_logit_by_itself_states_the_probability_of_its_class(include_target, noise):
+    """Whatever the noise is. The probabilities g are those of data against noise, and no posterior."""
+    p = torch.tensor([0.6, 0.25, 0.1, 0.05], dtype=torch.float64)
+    loss = losses.NceLoss(num_noise=7, noise=noise, include_target=include_target)
+    z = logits_of_least_loss(loss, p)
+    torch.testing.assert_close(loss.single(z)[0], p, rtol=1e-5, atol=0)
+    torch.testing.assert_close(loss.posterior(z)[0], p, rtol=1e-5, atol=0)
+    expected = 7 * (0.25 if noise is None else noise)
+    if include_target:
+        torch.testing.assert_close(loss.probabilities(z)[0], p / (p + expected), rtol=1e-5, atol=0)

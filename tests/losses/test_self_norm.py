@@ -12,6 +12,7 @@ from lastlayer import losses
 from .helpers import (
     LOG2,
     least_without_separation,
+    logits_of_least_loss,
     separated,
 )
 
@@ -31,3 +32,12 @@ class TestSelfNorm:
         assert loss <= min(math.log1p(math.exp(-2)), (1 - LOG2) ** 2)
         assert loss > min(math.log1p(math.exp(-2)), 0.005 * (1 - LOG2) ** 2)
         assert not separated(z, y)
+
+    @pytest.mark.parametrize("alpha", [0.1, 2.0])
+    def test_a_logit_by_itself_states_the_probability_of_its_class(self, alpha):
+        p = torch.tensor([0.6, 0.25, 0.1, 0.05], dtype=torch.float64)
+        loss = losses.SelfNormLoss(alpha=alpha)
+        z = logits_of_least_loss(loss, p)
+        torch.testing.assert_close(loss.single(z)[0], p, rtol=1e-5, atol=0)
+        assert torch.equal(loss.posterior(z), loss.probabilities(z))
+        assert loss.single(torch.tensor([[3.0, -1000.0]])).tolist() == [[1.0, 0.0]]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from sklearn.metrics import log_loss
 
-from lastlayer.tasks import calibration
+from lastlayer.tasks import calibration, single_calibration
 
 from . import reference
 
@@ -74,3 +74,34 @@ def test_logits_given_by_mistake_are_refused():
         calibration(torch.tensor([[3.0, -1.0]]), torch.tensor([0]))
     with pytest.raises(ValueError, match="bins"):
         calibration(torch.tensor([[0.5, 0.5]]), torch.tensor([0]), bins=0)
+
+
+@pytest.mark.parametrize("bins", [1, 4, 15])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_single_calibration_equals_the_loop_over_pairs(bins, dtype):
+    logits, target = reference.problem(60, 4)
+    probabilities = torch.sigmoid(logits).to(dtype)
+    total = 0.0
+    for b in range(bins):
+        stated, true = 0.0, 0
+        for row, y in zip(probabilities.tolist(), target.tolist(), strict=True):
+            for k, p in enumerate(row):
+                if b / bins < p <= (b + 1) / bins or (b == 0 and p == 0):
+                    stated, true = stated + p, true + (k == y)
+        total += abs(true - stated)
+    assert single_calibration(probabilities, target, bins=bins).item() == pytest.approx(total / 240, abs=1e-13)
+
+
+def test_single_probabilities_that_come_true_as_often_as_they_say_have_no_error():
+    stated = torch.tensor([0.2, 0.8], dtype=torch.float64).expand(10, 2)
+    target = torch.tensor([0] * 2 + [1] * 8)
+    assert single_calibration(stated, target).item() == pytest.approx(0.0, abs=1e-15)
+    assert single_calibration(1 - stated, target).item() == pytest.approx(0.6)
+    assert single_calibration(torch.ones(3, 1), torch.zeros(3, dtype=torch.int64)).item() == 0.0
+
+
+def test_wrong_single_probabilities_are_refused():
+    with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
+        single_calibration(torch.tensor([[1.5, 0.0]]), torch.tensor([0]))
+    with pytest.raises(ValueError, match="bins must be at least 1"):
+        single_calibration(torch.ones(1, 2), torch.tensor([0]), bins=0)

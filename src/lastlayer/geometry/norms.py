@@ -1,5 +1,7 @@
 """How long features and the rows of a classifier are."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -28,4 +30,5 @@ def quadratic_mean_norm(rows: Tensor) -> Tensor:
         raise TypeError(f"rows must have a floating dtype, got {rows.dtype}")
     if rows.dim() != 2 or rows.numel() == 0:
         raise ValueError(f"rows must have shape (N, d) and not be empty, got {tuple(rows.shape)}")
-    return torch.linalg.vector_norm(rows, dtype=torch.float64) / len(rows) ** 0.5
+    norm: Tensor = torch.linalg.vector_norm(rows, dtype=torch.float64)
+    return norm / math.sqrt(len(rows))

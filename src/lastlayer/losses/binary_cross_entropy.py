@@ -3,6 +3,7 @@
 import dataclasses
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lastlayer._core.precision import at_least_float32
@@ -83,11 +84,20 @@ class BinaryCrossEntropyLoss(Loss):
     row_form = RowForm(Kind.BINARY, lambda o, K: (1.0, 0.0, 1.0, 0.0))
     class_form = BinaryForm()
     aligned = True
+    sums_to_one = False
     probe_rate = 0.03
+    pos_weight: Tensor | None
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The sigmoid of each logit: K independent answers that need not sum to 1."""
         return torch.sigmoid(at_least_float32(logits))
+
+    def log_single(self, logits: Tensor) -> Tensor:
+        """The logarithm of the sigmoid. A pos_weight a_j shifts the smallest loss to z_j = log(a_j p_j / (1 - p_j))."""
+        z = at_least_float32(logits)
+        if self.pos_weight is None:
+            return F.logsigmoid(z)
+        return F.logsigmoid(z - self.pos_weight.to(z).log().reshape(-1, *[1] * max(z.dim() - 2, 0)))
 
     def probability_formula(self) -> str:
         return "sigmoid(z)"

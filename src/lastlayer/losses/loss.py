@@ -54,6 +54,7 @@ class Loss(nn.Module):
         needed_head: the head that the loss needs; None if any head will do.
         couples_batch: whether the loss compares samples of a batch with each other.
         aligned: whether a small enough loss implies logit separation (Keren et al., 2018).
+        sums_to_one: whether `probabilities` sum to 1. If not, `log_single` says how calibration judges the loss.
         complexity: 0 for cross-entropy, 1 for another loss without settings of its own, 2 for one with settings. If
             losses do equally well, the simplest is recommended.
         learning_rate, weight_decay: where to start a search with SGD and momentum 0.9.
@@ -74,6 +75,7 @@ class Loss(nn.Module):
     needed_head: ClassVar[NeededHead | None] = None
     couples_batch: ClassVar[bool] = False
     aligned: ClassVar[bool] = False
+    sums_to_one: ClassVar[bool] = True
     complexity: ClassVar[int] = 2
     learning_rate: ClassVar[float] = 0.1
     weight_decay: ClassVar[float] = 1e-4
@@ -189,9 +191,37 @@ class Loss(nn.Module):
         scores = self.scores(logits)
         return F.softmax(scores, dim=min(1, scores.dim() - 1))
 
+    def log_single(self, logits: Tensor) -> Tensor | None:
+        """The logarithm of the probability of a class that its logit states by itself, without the other logits.
+
+        None for most losses, whose single logits state none. If a loss has such a number, it is the probability at the
+        loss's minimum, for each class by itself.
+        """
+        return None
+
+    def single(self, logits: Tensor) -> Tensor | None:
+        """The probability of each class by its logit alone, without the other logits; None if the loss gives none.
+
+        At most 1: a logit that states more is cut off.
+
+        Example:
+            >>> from lastlayer import losses
+            >>> losses.create("self-norm").single(torch.tensor([[0.0, -1.0]]))
+            tensor([[1.0000, 0.3679]])
+            >>> losses.create("ce").single(torch.zeros(2)) is None
+            True
+        """
+        log = self.log_single(logits)
+        return None if log is None else log.exp().clamp(max=1.0)
+
     def posterior(self, logits: Tensor) -> Tensor:
-        """The probabilities of the classes if each sample has exactly one: they sum to 1."""
-        return self.probabilities(logits)
+        """The probabilities of the classes if each sample has exactly one, which sum to 1. Calibration judges them.
+
+        They are `probabilities`, unless those do not sum to 1. Then they are the numbers of `single` divided by their
+        sum.
+        """
+        log = None if self.sums_to_one else self.log_single(logits)
+        return self.probabilities(logits) if log is None else F.softmax(log, dim=min(1, log.dim() - 1))
 
     def probability_formula(self) -> str:
         """The formula that turns logits z into probabilities, written so that one can compute it without lastlayer.

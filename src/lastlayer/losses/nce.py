@@ -3,6 +3,7 @@
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lastlayer._core.labels import INTEGERS
@@ -126,6 +127,8 @@ class NceLoss(Loss):
     row_form = RowForm(Kind.BINARY, _numbers)
     class_form = DrawnForm(read=_drawn)
     aligned = True
+    sums_to_one = False
+    include_target: bool
     num_noise: int
     noise: Tensor | None
     samples: Tensor | None
@@ -137,6 +140,14 @@ class NceLoss(Loss):
         offset = expected_noise(self._draws(), self.noise, batched).log()
         g = torch.sigmoid(batched - offset.reshape(1, -1, *[1] * (batched.dim() - 2)))
         return g.squeeze(0) if z.dim() == 1 else g
+
+    def log_single(self, logits: Tensor) -> Tensor:
+        """The logit itself, whatever the noise is: the loss is smallest at z_j = log p_j.
+
+        Without the label in the noise sum it is smallest at the log-odds z_j = log(p_j / (1 - p_j)).
+        """
+        z = at_least_float32(logits)
+        return z if self.include_target else F.logsigmoid(z)
 
     def probability_formula(self) -> str:
         noise = "1 / K" if self.noise is None else "the noise distribution"

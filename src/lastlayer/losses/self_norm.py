@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from lastlayer._core.precision import at_least_float32
 from lastlayer.losses.forms import Kind, Options, RowForm, SoftmaxForm, Sums, cross_entropy_of
 from lastlayer.losses.loss import Loss, register
 from lastlayer.losses.selection import evaluate
@@ -60,3 +61,7 @@ class SelfNormLoss(Loss):
     row_form = RowForm(Kind.PARTITION, lambda o, K: (1.0, o["alpha"]))
     class_form = SoftmaxForm(value=_of_sums, learnable=("alpha",))
     aligned = True
+
+    def log_single(self, logits: Tensor) -> Tensor:
+        """The logit itself: the loss is smallest at z_j = log p_j."""
+        return at_least_float32(logits)

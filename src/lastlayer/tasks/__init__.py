@@ -37,7 +37,7 @@ from lastlayer.tasks.conditions import (
     critical_conditions,
     scores,
 )
-from lastlayer.tasks.confidence import Calibration, calibration
+from lastlayer.tasks.confidence import Calibration, calibration, single_calibration
 from lastlayer.tasks.openset import OpenSet, open_set
 from lastlayer.tasks.separation import (
     LogitSeparation,
@@ -84,6 +84,7 @@ __all__ = [
     "open_set",
     "per_class",
     "scores",
+    "single_calibration",
     "single_logit",
     "top_k",
     "unbiased_accuracy",

@@ -64,3 +64,37 @@ def calibration(probabilities: Tensor, target: Tensor, *, bins: int = 15) -> Cal
         nll=-true.log().mean(),
         brier=squares / samples,
     )
+
+
+def single_calibration(probabilities: Tensor, target: Tensor, *, bins: int = 15) -> Tensor:
+    """The expected calibration error of single probabilities: how often is a sample of class k if p_k says so?
+
+        E = sum_b (m_b / (N K)) |share of pairs in b with y_n = k - mean p_n[k] in b|
+
+    The sum is over bins of all pairs (n, k) of a sample and a class. The bins are those of `calibration`.
+
+    Args:
+        probabilities: (N, K) in [0, 1], each by itself, from `loss.single(logits)`. Their sum may be any number.
+        target: (N,) labels of any integer dtype.
+        bins: number of bins, 1 or more.
+
+    Paper: Guo et al. 2017, for ECE; here for each class by itself.
+    Tests: tests/tasks/test_confidence.py::test_single_calibration_equals_the_loop_over_pairs
+
+    Example:
+        >>> single_calibration(torch.tensor([[0.9, 0.5], [0.9, 0.5]]), torch.tensor([0, 0]))
+        tensor(0.3000, dtype=torch.float64)
+    """
+    if bins < 1:
+        raise ValueError(f"bins must be at least 1, got {bins}")
+    probabilities, target = check_pair(probabilities, target, "probabilities")
+    check_probabilities(probabilities, "probabilities")
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=target.device)[1:-1]
+    excess = torch.zeros(bins, dtype=torch.float64, device=target.device)
+    for rows in row_blocks(probabilities):
+        p = probabilities[rows].double().contiguous()
+        bin_ = torch.bucketize(p, edges)
+        excess.index_add_(0, bin_.flatten(), -p.flatten())
+        right = bin_.gather(1, target[rows, None]).squeeze(1)
+        excess += right.bincount(minlength=bins)
+    return excess.abs().sum() / probabilities.numel()

@@ -50,6 +50,21 @@ def test_a_run_keeps_labels_decisions_and_log_losses(tmp_path: Path) -> None:
     assert "draw.auroc" not in kept
 
 
+@pytest.mark.parametrize("name", ["nce", "bce", "self-norm"])
+def test_losses_of_single_logits_are_judged_by_their_posterior(tmp_path: Path, name: str) -> None:
+    trial = Trial().with_settings({"schedule.epochs": 2, "evaluations": 1, "loss.name": name})
+    found = finish_fit(fit(trial, tmp_path / "run"))["measures"]["test"]
+    kept, test = RunFolder(tmp_path / "run").tensors("rows"), data.load("digits").test
+    with torch.no_grad():
+        z = load(tmp_path / "run").network(test.inputs).double()
+    posterior = torch.sigmoid(z) / torch.sigmoid(z).sum(1, keepdim=True) if name == "bce" else z.softmax(1)
+    expected = -posterior[torch.arange(len(z)), test.target].log()
+    assert torch.allclose(kept["log_loss"].double(), expected, rtol=1e-5)
+    assert found["nll"] == pytest.approx(expected.mean().item(), rel=1e-5)
+    assert 0 <= found["single_ece"] < 0.2
+    assert ("probability_ece" in found) == (name != "self-norm")
+
+
 def test_a_run_without_a_folder_and_one_that_was_cut_at_its_end(tmp_path: Path) -> None:
     """A run that was stopped after its last epoch measures its test samples once more, and keeps the same."""
     trial = Trial().with_settings({"schedule.epochs": 1, "evaluations": 1, "data.unknown": 3})

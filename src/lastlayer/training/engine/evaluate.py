@@ -175,6 +175,8 @@ def measure(network: Network, loss: losses.Loss, dataset: Dataset, made: Outputs
             bias=bias,
             logits=made.logits,
             probabilities=loss.probabilities(logits),
+            posterior=None if loss.sums_to_one else loss.posterior(logits),
+            single=loss.single(logits),
             unknown_logits=unknown,
             unknown_probabilities=None if unknown is None else loss.probabilities(unknown.double()),
             unknown_features=None if made.unknown is None else made.unknown.features,
