@@ -371,7 +371,7 @@ def table() -> None:
     """Print how often a single winner is named, as docs/answer.md shows it."""
     print("Equal losses, three seeds, five classes: share of comparisons in which a single winner is named")
     print("rows".rjust(7), *(f"{losses} losses".rjust(10) for losses in (2, 6, 10)), "balanced, 50:1".rjust(15))
-    for samples, repeats in ((30, 2000), (300, 2000), (1000, 1000), (10_000, 200)):
+    for samples, repeats in ((30, 2000), (300, 2000), (1000, 2000), (10_000, 1000)):
         shares = [share_of_single_winners(repeats, losses, 3, samples) for losses in (2, 6, 10)]
         skewed = share_of_single_winners(repeats, 2, 3, samples, skew=50.0, balanced=True)
         print(f"{samples:>7,}", *(f"{share:>10.1%}" for share in shares), f"{skewed:>15.1%}")

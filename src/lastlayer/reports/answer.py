@@ -212,7 +212,7 @@ def _recommendation(decided: _Decided) -> str:
     if decided.one_seed:
         return f"no difference shown, because there is one seed per loss; we suggest {loss}, {decided.reason}"
     worse = f"; {_some(far)} {'is' if len(far) == 1 else 'are'} shown to be worse" if far else ""
-    return f"no difference shown between {_some(near)}{worse}; we recommend {loss}, {decided.reason}"
+    return f"no difference shown between {_some(near)}; we recommend {loss}, {decided.reason}{worse}"
 
 
 def _some(labels: Sequence[str]) -> str:
@@ -232,7 +232,7 @@ def _why(decided: _Decided) -> list[str]:
     lead = "has" if found.is_sure else "has the best mean:"
     sentences = [
         f"{best} {lead} {_against(decided, best, other)}"
-        f"{', the next best,' if found.is_sure and len(found.rivals) > 1 else ''}{_on_rows(decided)}, {seeds}."
+        f"{', the next best' if found.is_sure and len(found.rivals) > 1 else ''}{_on_rows(decided)}, {seeds}."
     ]
     if decided.one_seed:
         sentences.append("One seed does not tell how much training varies: give --seeds 3 or more.")
