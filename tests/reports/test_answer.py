@@ -111,7 +111,7 @@ def test_skewed_classes_name_the_loss_that_serves_all_of_them(tmp_path: Path) ->
     assert balanced.headline == (
         "Balanced accuracy (rates not tuned): we recommend logit-adjusted; each of the 3 others is shown to be worse."
     )
-    assert "3,572 training samples and the smallest 52" in balanced.sentences[0]
+    assert "3,572 training samples and the smallest 52." in balanced.sentences[0]
     assert re.search(r"It costs accuracy: \d+ errors against \d+ of bce", said(balanced))
     assert (accuracy.goal.name, accuracy.loss) == ("accuracy", "bce")
 
@@ -170,6 +170,7 @@ def test_losses_shown_to_be_worse_are_told_from_those_that_are_not(tmp_path: Pat
 def test_means_that_are_equal_to_the_last_digit(tmp_path: Path) -> None:
     (answer,) = compared(tmp_path, {"sln": [[1], [2]], "ce": [[3], [4]]}, np.arange(60) % 3)
     assert answer.loss == "ce"
+    assert answer.sentences[0] == "sln and ce have the best mean, 1 error, on the same 60 test rows, over 2 seeds."
     assert "The means of sln and ce are equal, so no number of test rows or seeds would tell them apart." in said(
         answer
     )

@@ -229,11 +229,15 @@ def _why(decided: _Decided) -> list[str]:
     best, other = found.best, _compared_with(decided)
     rival = found.rivals[other]
     seeds = f"over {found.seeds} seeds" if found.seeds > 1 else "with one seed"
-    lead = "has" if found.is_sure else "has the best mean:"
-    sentences = [
-        f"{best} {lead} {_against(decided, best, other)}"
-        f"{', the next best' if found.is_sure and len(found.rivals) > 1 else ''}{_on_rows(decided)}, {seeds}."
-    ]
+    if rival.gap <= 0:
+        equal = [name for name in found.means if name == best or found.rivals[name].gap <= 0]
+        values = f"{_some(equal)} have the best mean, {_value(decided, found.means[best])}"
+    elif found.is_sure:
+        next_best = ", the next best" if len(found.rivals) > 1 else ""
+        values = f"{best} has {_against(decided, best, other)}{next_best}"
+    else:
+        values = f"{best} has the best mean: {_against(decided, best, other)}"
+    sentences = [f"{values}{_on_rows(decided)}, {seeds}."]
     if decided.one_seed:
         sentences.append("One seed does not tell how much training varies: give --seeds 3 or more.")
         return sentences
@@ -262,8 +266,17 @@ def _in_counts(decided: _Decided) -> bool:
     )
 
 
-def _count(errors: float) -> str:
-    return (f"{errors:,.1f}" if abs(errors) < 20 else f"{errors:,.0f}").removesuffix(".0")
+def _counts(*errors: float) -> list[str]:
+    """Numbers of errors, all with one decimal if they are small."""
+    decimals = 1 if max(map(abs, errors)) < 20 else 0
+    return [f"{one:,.{decimals}f}".removesuffix(".0") for one in errors]
+
+
+def _value(decided: _Decided, value: float) -> str:
+    if not _in_counts(decided):
+        return value_in_words(decided.goal, value)
+    (count,) = errors_in_words(decided.mean_rows, value)
+    return f"{count} error{'s' * (count != '1')}"
 
 
 def _against(decided: _Decided, one: str, other: str) -> str:
@@ -271,19 +284,19 @@ def _against(decided: _Decided, one: str, other: str) -> str:
     assert decided.decision is not None
     a, b = decided.decision.means[one], decided.decision.means[other]
     if not _in_counts(decided):
-        return f"{value_in_words(decided.goal, a)} against {value_in_words(decided.goal, b)} of {other}"
-    first, second = errors_in_words(decided.mean_rows, a), errors_in_words(decided.mean_rows, b)
+        return f"{_value(decided, a)} against {_value(decided, b)} of {other}"
+    first, second = errors_in_words(decided.mean_rows, a, b)
     return f"{first} error{'s' * (first != '1')} against {second} of {other}"
 
 
-def errors_in_words(rows: float, accuracy: float) -> str:
-    """How many rows are wrong.
+def errors_in_words(rows: float, *accuracies: float) -> list[str]:
+    """How many rows are wrong, all with one decimal if there are few.
 
     Example:
-        >>> errors_in_words(359, 0.992572), errors_in_words(3, 1.0)
-        ('2.7', '0')
+        >>> errors_in_words(359, 0.992572, 1.0), errors_in_words(1000, 0.9504, 0.9923)
+        (['2.7', '0'], ['50', '8'])
     """
-    return _count((1 - accuracy) * rows)
+    return _counts(*((1 - accuracy) * rows for accuracy in accuracies))
 
 
 def value_in_words(goal: Goal, value: float) -> str:
@@ -300,10 +313,10 @@ def _difference(decided: _Decided, best: str, other: str, rival: Rival) -> str:
     """Where the difference of two losses lies."""
     low, high = rival.interval
     if _in_counts(decided):
-        low, high = low * decided.mean_rows, high * decided.mean_rows
+        fewest, most = _counts(abs(low) * decided.mean_rows, high * decided.mean_rows)
         if low > 0:
-            return f"{other} makes {_count(low)} to {_count(high)} errors more than {best}"
-        return f"{other} makes between {_count(-low)} errors fewer and {_count(high)} more than {best}"
+            return f"{other} makes {fewest} to {most} errors more than {best}"
+        return f"{other} makes between {fewest} errors fewer and {most} more than {best}"
     unit = " points" if decided.goal.is_share else ""
     least, most = (f"{100 * end:.1f}" if decided.goal.is_share else f"{end:.3f}" for end in (abs(low), high))
     noun = f"the {decided.goal.noun} of {other} is"

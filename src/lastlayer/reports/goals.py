@@ -153,12 +153,12 @@ def default_goals(data: KnownData, classes: int) -> tuple[Goal, ...]:
 
 
 def about_skew(data: KnownData) -> str:
-    """Why balanced accuracy comes first; "" if the counts of the classes are not known."""
+    """Why balanced accuracy may matter; "" if the counts of the classes are not known."""
     if not data.counts:
         return ""
     return (
-        f"The largest class has {max(data.counts):,} training samples and the smallest {min(data.counts):,}, over "
-        f"{SKEW:g} times fewer: balanced accuracy counts each class the same."
+        f"The largest class has {max(data.counts):,} training samples and the smallest {min(data.counts):,}. Balanced "
+        f"accuracy counts each class the same, while accuracy hardly counts the small ones."
     )
 
 

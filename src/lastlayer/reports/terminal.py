@@ -5,7 +5,6 @@ Tests: tests/reports/test_terminal.py.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -158,8 +157,10 @@ def _mean(summary: Summary, answer: Answer, position: int) -> str:
 
 
 def _errors(summary: Summary, answer: Answer, positions: Sequence[int]) -> PrintedColumn:
-    means = [answer.intervals.get(summary.groups[i].label, (0.0, math.nan, 0.0))[1] for i in positions]
-    texts = ["" if math.isnan(mean) else errors_in_words(answer.counted_rows, mean) for mean in means]
+    labels = [summary.groups[i].label for i in positions]
+    known = [label for label in labels if label in answer.intervals]
+    errors = errors_in_words(answer.counted_rows, *(answer.intervals[label][1] for label in known))
+    texts = [dict(zip(known, errors, strict=True)).get(label, "") for label in labels]
     return PrintedColumn(f"errors of {answer.counted_rows:,.0f}", texts, right=True)
 
 
