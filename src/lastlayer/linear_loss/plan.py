@@ -178,7 +178,10 @@ def class_of(loss: Loss | str) -> type[Loss]:
     if isinstance(loss, str):
         return entry(loss).module
     if not isinstance(loss, Loss):
-        raise TypeError(f"loss must be a Module of lastlayer.losses or a name for create, got {type(loss).__name__}")
+        raise TypeError(
+            f"loss must be a Module of lastlayer.losses or a name for create, got {type(loss).__name__}: "
+            "losses.as_loss makes one of it"
+        )
     return type(loss)
 
 
