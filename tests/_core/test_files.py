@@ -30,7 +30,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"x": [1, 2.5, None], "y": {"z": "ß"}})
     assert read_json(tmp_path / "a.json") == {"x": [1, 2.5, None], "y": {"z": "ß"}}
     write_sealed(tmp_path / "b", b"with\nnewlines\n\x00")
-    assert read_sealed(tmp_path / "b") == b"with\nnewlines\n\x00"
+    assert read_sealed(tmp_path / "b") == (b"with\nnewlines\n\x00", "")
+    write_sealed(tmp_path / "b", b"with\nnewlines\n\x00", "somebody's")
+    assert read_sealed(tmp_path / "b") == (b"with\nnewlines\n\x00", "somebody's")
 
 
 @pytest.mark.parametrize(
@@ -38,7 +40,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 )
 def test_damage_is_named_with_both_checksums(tmp_path: Path, damage) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "sealed"
-    write_sealed(path, bytes(range(256)))
+    write_sealed(path, bytes(range(256)), "own")
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DamagedFileError, match="sealed is damaged: SHA-256 expected"):
         read_sealed(path)

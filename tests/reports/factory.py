@@ -2,14 +2,13 @@
 
 import copy
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from lastlayer._core.files import as_safetensors, write_json
-from lastlayer.runs import RunFolder
+from lastlayer.runs import RunFolder, identity_of
 
 MEASURED = ("accuracy", "nc1", "nc2", "nc3", "compactness", "separability", "intra_inter_ratio", "auprc",
             "precision_at_90", "precision_at_99", "violation_rate", "ece", "nll", "log_partition_mean")  # fmt: skip
@@ -30,7 +29,7 @@ def trial(loss="ce", seed=0, options=None, data="digits", lr=0.1, **parts):
 
 
 def identity(content: Mapping) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    return identity_of(content)
 
 
 def measures(generator, **given):

@@ -3,6 +3,7 @@ import shutil
 
 import pytest
 
+from lastlayer._core.files import write_json
 from lastlayer.reports import load, summarise
 from lastlayer.runs import DamagedFileError, RunFolder
 
@@ -78,11 +79,12 @@ def test_a_single_trial_that_was_never_started_is_still_listed(tmp_path):
 
 
 def test_runs_asked_for_without_their_defaults_stay_one_group(tmp_path):
-    """A comparison may hold trials before defaults are written out; the folders hold them after."""
-    asked = [trial(seed=seed, lr=None) for seed in range(2)]
-    path = factory.done(tmp_path, trial(seed=0, lr=0.1))
-    shutil.move(path, tmp_path / factory.identity(asked[0]))
-    factory.comparison(tmp_path, asked)
+    """A comparison may leave open what was tuned; the folders hold it."""
+    factory.done(tmp_path, trial(seed=0, lr=0.1))
+    resolved = [trial(seed=seed, lr=0.1) for seed in range(2)]
+    file = factory.comparison(tmp_path, resolved)
+    listed = [{"identity": factory.identity(one), "trial": trial(seed=one["seed"], lr=None)} for one in resolved]
+    write_json(file, {"title": "A comparison", "command": "lastlayer compare", "trials": listed})
     first, second = load(tmp_path).runs
     assert first.key == second.key
     assert first.trial["optimiser"]["lr"] == 0.1

@@ -155,17 +155,18 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def write_sealed(path: Path, payload: bytes) -> None:
-    """Write bytes with their checksum in front of them."""
-    write_atomically(path, _SEAL + sha256(payload).encode() + b"\n" + payload)
+def write_sealed(path: Path, payload: bytes, owner: str = "") -> None:
+    """Write bytes with their checksum in front of them, and whose they are. The checksum covers both."""
+    mark = f" {owner}".encode() if owner else b""
+    write_atomically(path, _SEAL + sha256(mark + payload).encode() + mark + b"\n" + payload)
 
 
-def read_sealed(path: Path) -> bytes:
-    """Read what `write_sealed` wrote. DamagedFileError if the checksum does not fit."""
+def read_sealed(path: Path) -> tuple[bytes, str]:
+    """Read what `write_sealed` wrote: the bytes, and the owner or "". DamagedFileError if the checksum does not fit."""
     head, newline, payload = path.read_bytes().partition(b"\n")
-    expected = head.removeprefix(_SEAL).decode(errors="replace")
-    _check(path, sha256(payload if newline else b""), expected)
-    return payload
+    expected, space, owner = head.removeprefix(_SEAL).partition(b" ")
+    _check(path, sha256(space + owner + payload if newline else b""), expected.decode(errors="replace"))
+    return payload, owner.decode()
 
 
 def check_file(path: Path, expected: str) -> None:
@@ -196,7 +197,7 @@ def as_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON object with a `sha256` field over the rest of it."""
     body = dict(content)
-    body["sha256"] = sha256(_canonical(body))
+    body["sha256"] = sha256(canonical(body))
     write_atomically(path, (json.dumps(body, indent=1) + "\n").encode())
 
 
@@ -209,9 +210,10 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(body, dict) or "sha256" not in body:
         raise DamagedFileError(f"{path} is damaged: it holds no JSON object with a checksum")
     expected = body.pop("sha256")
-    _check(path, sha256(_canonical(body)), str(expected))
+    _check(path, sha256(canonical(body)), str(expected))
     return body
 
 
-def _canonical(body: Mapping[str, Any]) -> bytes:
+def canonical(body: Mapping[str, Any]) -> bytes:
+    """Plain content as JSON, the same for all that is equal."""
     return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()

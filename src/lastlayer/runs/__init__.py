@@ -1,7 +1,7 @@
 """Where runs lie on disk: the folder of one run, and the state of every run in a folder."""
 
 from lastlayer._core.files import DamagedFileError
-from lastlayer.runs.folder import RunFolder, Status, is_run
+from lastlayer.runs.folder import RunFolder, Status, identity_of, is_run
 from lastlayer.runs.survey import (
     Comparison,
     RunState,
@@ -20,6 +20,7 @@ __all__ = [
     "RunState",
     "Status",
     "Survey",
+    "identity_of",
     "is_run",
     "look",
     "read_comparison",

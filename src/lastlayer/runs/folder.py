@@ -1,7 +1,10 @@
 """The run folder: everything that one trial leaves on disk. At any moment it is complete or can be resumed.
 
+Each file says which run it belongs to, by the identity of the trial, or has its checksum in a file that says so. A file
+of another run is refused by its name.
+
 trial.json             what was asked for
-metrics.jsonl          one line per epoch, appended and flushed to disk
+metrics.jsonl          whose it is, and one line per epoch, appended and flushed to disk
 checkpoint-NNNN.pt     the last two, each behind its checksum; they stay when the run is done
 snapshots.safetensors  features after some of the epochs, for pictures
 weights.safetensors    the trained network; its checksum is in result.json
@@ -32,6 +35,7 @@ from torch import Tensor
 from lastlayer._core.files import (
     DamagedFileError,
     as_safetensors,
+    canonical,
     check_file,
     clear_unfinished,
     is_locked,
@@ -48,12 +52,18 @@ from lastlayer._core.files import (
 Status = Literal["done", "running", "failed", "interrupted", "missing"]
 KEPT_CHECKPOINTS = 2
 LOCK_SECONDS = 1.0  # how long to wait for the lock: a process that only reads the status holds it for an instant
+_IDENTITY = re.compile(r"[0-9a-f]{16}")
 _CHECKPOINT = re.compile(r"checkpoint-([0-9]+)\.pt")
 
 
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run in any state: it has a trial or a result."""
     return (folder / "trial.json").is_file() or (folder / "result.json").is_file()
+
+
+def identity_of(trial: Mapping[str, Any]) -> str:
+    """Sixteen hexadecimal digits that change with any field of a trial: the name of its run folder."""
+    return sha256(canonical(trial))[:16]
 
 
 class RunFolder:
@@ -79,15 +89,38 @@ class RunFolder:
         return "interrupted" if (self.path / "trial.json").exists() else "missing"
 
     def trial(self) -> dict[str, Any]:
-        """The trial as it was asked for."""
-        return read_json(self.path / "trial.json")
+        """The trial as it was asked for.
+
+        Raises:
+            FileNotFoundError: if the file is not there.
+            DamagedFileError: if it was altered, or belongs to another run.
+        """
+        trial = read_json(self.path / "trial.json")
+        self._check_owner("trial.json", identity_of(trial))
+        return trial
+
+    @property
+    def identity(self) -> str | None:
+        """The run's identity: the folder's name if it looks like one, else that of trial.json, if it can be read."""
+        name = self.path.absolute().name
+        if _IDENTITY.fullmatch(name):
+            return name
+        try:
+            return identity_of(read_json(self.path / "trial.json"))
+        except (FileNotFoundError, DamagedFileError):
+            return None
+
+    def _check_owner(self, name: str, owner: str) -> None:
+        """Raise DamagedFileError if a file belongs to another run."""
+        if (own := self.identity) not in (owner, None):
+            raise DamagedFileError(f"{self.path / name} belongs to another run, {owner}: this is {own}")
 
     def result(self) -> dict[str, Any]:
         """What came out of a finished run.
 
         Raises:
             FileNotFoundError: if the run is not done.
-            DamagedFileError: if the file was altered.
+            DamagedFileError: if the file was altered, or belongs to another run.
         """
         if not (self.path / "result.json").exists():
             runs = sorted(path.parent for path in self.path.glob("*/trial.json"))
@@ -95,23 +128,37 @@ class RunFolder:
                 which = "1 run: name it," if len(runs) == 1 else f"{len(runs)} runs: name one of them, such as"
                 raise FileNotFoundError(f"{self.path} is a folder of {which} {runs[0]}")
             raise FileNotFoundError(f"{self.path} is {self.status}, not done: there is no result.json")
-        return read_json(self.path / "result.json")
+        result = read_json(self.path / "result.json")
+        if isinstance(result.get("trial"), dict):
+            self._check_owner("result.json", identity_of(result["trial"]))
+        return result
 
     def failure(self) -> dict[str, Any]:
         """Why the run failed: `error`, and what else is known."""
         try:
-            return read_json(self.path / "failure.json")
+            failure = read_json(self.path / "failure.json")
+            if failure.get("trial"):  # older runs do not say whose it is
+                self._check_owner("failure.json", failure["trial"])
+            return failure
         except DamagedFileError as error:
             return {"error": f"why is not known: {error}"}
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl. Lines that are damaged, or that a crash cut short, are left out."""
+        """The lines of metrics.jsonl. Lines that are damaged, or that a crash cut short, are left out.
+
+        Raises:
+            DamagedFileError: if the file belongs to another run.
+        """
         path = self.path / "metrics.jsonl"
         lines = []
-        for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
+        for text in path.read_text(errors="replace").splitlines() if path.exists() else []:
             with contextlib.suppress(json.JSONDecodeError):
-                lines.append(json.loads(line))
-        return [line for line in lines if isinstance(line, dict) and "epoch" in line]
+                line = json.loads(text)
+                if isinstance(line, dict):
+                    lines.append(line)
+        if lines and lines[0].get("trial"):  # older runs do not say whose it is
+            self._check_owner(path.name, lines[0]["trial"])
+        return [line for line in lines if "epoch" in line]
 
     def tensors(self, name: Literal["weights", "snapshots", "rows"]) -> dict[str, Tensor]:
         """The tensors of one of the .safetensors files, checked against the result.
@@ -134,12 +181,16 @@ class RunFolder:
         return tensors
 
     def check_lengths(self) -> None:
-        """Raise DamagedFileError if weights or snapshots are cut short. A missing file is no error.
+        """Raise DamagedFileError if tensors are cut short or metrics were altered. Missing files are no error.
 
-        Only the first bytes of a file are read, which say how long it is. So thousands of runs take seconds.
+        Of tensors only the first bytes are read, which say how long the file is. So thousands of runs take seconds.
         """
         from safetensors import SafetensorError, safe_open
 
+        metrics = self.path / "metrics.jsonl"
+        expected = self.result()["files"].get(metrics.name)  # older runs have no checksum of it
+        if metrics.exists() and expected is not None:
+            check_file(metrics, expected)
         for path in sorted(self.path.glob("*.safetensors")):
             try:
                 with safe_open(path, "np"):
@@ -188,9 +239,13 @@ class RunFolder:
         (self.path / "failure.json").unlink(missing_ok=True)
 
     def keep_metrics_before(self, epoch: int) -> None:
-        """Drop the lines of `epoch` and later ones, which a resumed run trains again."""
-        kept = [line for line in self.metrics() if line["epoch"] < epoch]
-        content = "".join(json.dumps(line) + "\n" for line in kept)
+        """Drop the lines of `epoch` and later ones, which a resumed run trains again, and all lines of another run."""
+        try:
+            kept = [line for line in self.metrics() if line["epoch"] < epoch]
+        except DamagedFileError as error:
+            warnings.warn(f"{error}; its lines are dropped", stacklevel=2)
+            kept = []
+        content = "".join(json.dumps(line) + "\n" for line in [{"trial": self.identity}, *kept])
         write_atomically(self.path / "metrics.jsonl", content.encode())
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
@@ -209,17 +264,21 @@ class RunFolder:
         buffer = io.BytesIO()
         torch.save(dict(state), buffer)
         path = self.path / f"checkpoint-{epoch:04d}.pt"
-        write_sealed(path, buffer.getvalue())
+        write_sealed(path, buffer.getvalue(), self.identity or "")
         for later in itertools.takewhile(lambda other: other != path, self._checkpoints()):
             later.unlink()
         self._drop_old_checkpoints()
 
     def load_checkpoint(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-        """The newest checkpoint that is whole, or None. Warns about each damaged one."""
+        """The newest checkpoint that is whole and of this run, or None. Warns about each that is not."""
         paths = self._checkpoints()
         for path, before in itertools.zip_longest(paths, paths[1:]):
             try:
-                payload = read_sealed(path)
+                payload, owner = read_sealed(path)
+                if owner:
+                    self._check_owner(path.name, owner)
+                else:
+                    warnings.warn(f"{path} is from before checkpoints said whose they are", stacklevel=2)
             except DamagedFileError as error:
                 instead = "starting over" if before is None else f"falling back to the checkpoint before, {before.name}"
                 warnings.warn(f"{error}; {instead}", stacklevel=2)
@@ -246,12 +305,14 @@ class RunFolder:
             content = as_safetensors(tensors)
             write_atomically(self.path / f"{name}.safetensors", content)
             files[f"{name}.safetensors"] = sha256(content)
+        if (metrics := self.path / "metrics.jsonl").exists():
+            files[metrics.name] = sha256(metrics.read_bytes())
         self._drop_old_checkpoints()  # a process killed while it wrote its last checkpoint may have left three
         write_json(self.path / "result.json", {**result, "files": files})
 
     def fail(self, failure: Mapping[str, Any]) -> None:
         """Write down why the run stopped. Its checkpoints stay."""
-        write_json(self.path / "failure.json", failure)
+        write_json(self.path / "failure.json", {**failure, "trial": self.identity})
 
     def _drop_old_checkpoints(self) -> None:
         for old in self._checkpoints()[KEPT_CHECKPOINTS:]:

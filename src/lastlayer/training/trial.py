@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from lastlayer._core.registry import nearest
+from lastlayer.runs import identity_of
 
 Options = Mapping[str, Any]
 LARGEST_SEED = 2**62  # a step beyond it torch takes no seed
@@ -278,8 +278,7 @@ class Trial:
     @property
     def identity(self) -> str:
         """Sixteen hexadecimal digits that change with any field: the name of the trial's run folder."""
-        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        return identity_of(self.to_dict())
 
     def resolved(self, data_root: str | Path | None = None) -> Trial:
         """A copy with every default that depends on the loss written out. All parts are checked to exist and to fit.
