@@ -36,10 +36,7 @@ def check_features(features: Tensor, name: str = "features") -> None:
 
 
 def prepare(features: Tensor, target: Tensor) -> Samples:
-    """Check the arguments and number the classes that are present.
-
-    On a GPU the CPU waits once, to learn which classes are present.
-    """
+    """Check the arguments and number the classes that are present. For this the CPU waits once for a GPU."""
     check_features(features)
     target = read_labels(target, features.shape[0])
     if features.shape[0] == 0:

@@ -92,8 +92,7 @@ def separability(features: Tensor, target: Tensor) -> Tensor:
         E_sep = 1/2 [1 - mean_{k != j} v_k . v_j],   v_k = mean_{x in k} h / |h|
 
     Unlike compactness it is not centred, as in the paper. Its maximum is 1/2 + 1/(2(K-1)). Every collapsed
-    configuration whose directions sum to zero reaches it, for example the simplex. The result is exact even if a
-    common offset makes all cosines nearly 1.
+    configuration whose directions sum to zero reaches it, for example the simplex.
 
     Args:
         features: (N, d).

@@ -85,17 +85,14 @@ class SoftmaxForm(ClassForm):
 class OthersForm(ClassForm):
     """A function of two numbers: the true logit, and the log-sum of the others.
 
-    Attributes:
-        replaced: a function of the true logit, ||w|| ||h|| and the hyperparameters. It returns the logit that takes the
-            place of the true one in cross-entropy. The product of norms is None unless the loss takes features and
-            weight. If `replaced` is None, the function of the loss is called on the two numbers, as if they were
-            logits of two classes.
-        scale: the name of the hyperparameter that multiplies the logits, if there is one.
+    `replaced` takes the true logit, ||w|| ||h|| and the hyperparameters, and returns the logit that takes the place of
+    the true one in cross-entropy. The product of norms is None unless the loss takes features and weight. Without
+    `replaced`, the function of the loss is called on the two numbers, as if they were logits of two classes.
     """
 
     labels_alone = True
     replaced: Callable[[Tensor, Tensor | None, Options], Tensor] | None = None
-    scale: str | None = None
+    scale: str | None = None  # the name of the hyperparameter that multiplies the logits, if there is one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,11 +113,8 @@ class SquaresForm(ClassForm):
 class DrawnForm(ClassForm):
     """Logistic losses of the label and of some drawn classes. It applies only if `samples` are given.
 
-    Reads `samples` and `include_target`.
-
-    Attributes:
-        read: a function of the hyperparameters and the problem. It returns the drawn classes, (N, t), and how often
-            each class is expected among t drawn ones, (K,).
+    Reads `samples` and `include_target`. `read` takes the hyperparameters and the problem, and returns the drawn
+    classes, (N, t), and how often each class is expected among t drawn ones, (K,).
     """
 
     labels_alone = True

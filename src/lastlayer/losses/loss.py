@@ -41,12 +41,10 @@ class Loss(nn.Module):
 
     The keyword arguments are those of the function. Tensors among them become buffers, so they move with the module.
 
+    Its class says what kind of loss it is. Code elsewhere reads this and never asks for a loss by name.
+
     Attributes:
         num_classes: the number of classes, or None to take it from the logits of each call.
-
-    The class attributes below say what kind of loss it is. Code elsewhere reads them and never asks for a loss by name.
-
-    Attributes:
         takes: the names of the inputs before the target, in order: ("logits",) for most losses.
         takes_layer: whether it takes features and weight, and makes the logits itself.
         needs_teacher: whether some inputs come from a teacher network.

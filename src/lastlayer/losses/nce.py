@@ -42,7 +42,7 @@ def nce(
 
     Args:
         logits: (N, K), (N, K, ...) or (K,).
-        num_noise: t, the number of noise labels per sample. If `samples` is given, their number is used instead.
+        num_noise: t, the number of noise labels per sample, unless `samples` are given.
         noise: q, the probabilities of the classes under the noise, (K,). None is uniform. A class with q = 0 is never
             drawn as noise, and its loss as a label is 0.
         samples: the drawn labels, (t,) for the whole batch or (N, t). None takes the exact expectation.

@@ -72,7 +72,7 @@ class Classifier32(nn.Module):
     parameters=12854154,
 )
 def cnn6(in_shape: tuple[int, ...], *, widths: tuple[int, int, int] = (128, 256, 512), dense: int = 1024) -> CNN6:
-    """The network of Keren et al. 2018: 5x5 and 1x1 convolutions with 128, 256 and 512 maps, dense 1024.
+    """The network of Keren et al. 2018: 5x5 and 1x1 convolutions, then a dense layer.
 
     Args:
         in_shape: (channels, height, width).
