@@ -1,13 +1,14 @@
-"""What all backbones share: the registry, the check of an input's shape, and how convolutions are made.
+"""What all backbones share: the registry, the check of an input's shape, and how stages and convolutions are made.
 
 Tests: tests/models/test_common.py.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from lastlayer._core.registry import Registry, options_of
 
@@ -79,13 +80,28 @@ def image_shape(in_shape: tuple[int, ...], model: str, smallest: int = 1) -> tup
     return channels, height, width
 
 
+class Backbone(nn.Sequential):
+    """Named stages, one after the other, from inputs to features (N, num_features)."""
+
+    def __init__(self, num_features: int, **stages: nn.Module) -> None:
+        super().__init__(OrderedDict(stages))
+        self.num_features = num_features
+
+
+class GlobalPool(nn.Module):
+    """The mean of each map, (N, maps, H, W) to (N, maps)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((2, 3))
+
+
 def conv_norm(channels: int, maps: int, kernel: int, stride: int = 1) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
     """A convolution that keeps the size, or divides it by the stride, and batch norm, whose shift replaces a bias."""
     convolution = nn.Conv2d(channels, maps, kernel, stride=stride, padding=kernel // 2, bias=False)
     return convolution, nn.BatchNorm2d(maps)
 
 
-def he_normal(model: nn.Module) -> None:
+def he_normal(model: Backbone) -> Backbone:
     """Draw convolutions from N(0, 2 / (k^2 out)) (He et al. 2015, backward form). Batch norm starts at 1 and 0."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
@@ -95,3 +111,4 @@ def he_normal(model: nn.Module) -> None:
         elif isinstance(module, nn.BatchNorm2d):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
+    return model

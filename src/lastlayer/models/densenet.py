@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .common import conv_norm, he_normal, image_shape, register
+from .common import Backbone, GlobalPool, conv_norm, he_normal, image_shape, register
 from .resnet import Stem, imagenet_stem, resolve_stem
 
 
@@ -23,36 +23,6 @@ class _Layer(nn.Module):
         return torch.cat((x, new), 1)
 
 
-class DenseNet(nn.Module):
-    """Dense blocks, transitions that halve maps and size, batch norm, ReLU, global average pool."""
-
-    def __init__(self, channels: int, blocks: tuple[int, ...], *, growth: int, stem: Stem, final_relu: bool) -> None:
-        super().__init__()
-        maps = 2 * growth
-        layers: list[nn.Module] = []
-        if stem == "imagenet":
-            layers += imagenet_stem(channels, maps)
-        else:
-            layers.append(nn.Conv2d(channels, maps, 3, padding=1, bias=False))
-        for number, count in enumerate(blocks):
-            for _ in range(count):
-                layers.append(_Layer(maps, growth))
-                maps += growth
-            if number < len(blocks) - 1:
-                halving = nn.Conv2d(maps, maps // 2, 1, bias=False)
-                layers += [nn.BatchNorm2d(maps), nn.ReLU(), halving, nn.AvgPool2d(2)]
-                maps //= 2
-        layers.append(nn.BatchNorm2d(maps))
-        if final_relu:
-            layers.append(nn.ReLU())
-        self.layers = nn.Sequential(*layers)
-        self.num_features = maps
-        he_normal(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.mean(self.layers(x), (2, 3))  # (N, 1024)
-
-
 @register(
     "densenet121",
     summary="DenseNet-121; stem by image size (CIFAR up to 64 pixels)",
@@ -63,8 +33,8 @@ class DenseNet(nn.Module):
 )
 def densenet121(
     in_shape: tuple[int, ...], *, growth: int = 32, stem: Stem = "auto", final_relu: bool = True
-) -> DenseNet:
-    """Dense blocks of 6, 12, 24 and 16 layers.
+) -> Backbone:
+    """Dense blocks of 6, 12, 24 and 16 layers, transitions that halve maps and size, a global average pool.
 
     Args:
         in_shape: (channels, height, width).
@@ -77,6 +47,19 @@ def densenet121(
         128
     """
     channels, height, width = image_shape(in_shape, "densenet121", smallest=8)
-    return DenseNet(
-        channels, (6, 12, 24, 16), growth=growth, stem=resolve_stem(stem, height, width), final_relu=final_relu
-    )
+    maps = 2 * growth
+    layers: list[nn.Module] = []
+    if resolve_stem(stem, height, width) == "imagenet":
+        layers += imagenet_stem(channels, maps)
+    else:
+        layers.append(nn.Conv2d(channels, maps, 3, padding=1, bias=False))
+    for number, count in enumerate((6, 12, 24, 16)):
+        for _ in range(count):
+            layers.append(_Layer(maps, growth))
+            maps += growth
+        if number < 3:
+            halving = nn.Conv2d(maps, maps // 2, 1, bias=False)
+            layers += [nn.BatchNorm2d(maps), nn.ReLU(), halving, nn.AvgPool2d(2)]
+            maps //= 2
+    layers += [nn.BatchNorm2d(maps), nn.ReLU()] if final_relu else [nn.BatchNorm2d(maps)]
+    return he_normal(Backbone(maps, layers=nn.Sequential(*layers), pool=GlobalPool()))

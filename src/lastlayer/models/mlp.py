@@ -3,57 +3,38 @@
 import math
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import nn
 
-from .common import register
+from .common import Backbone, register
 
 BatchNorm = Literal["none", "all", "last"]
 
 
-class Identity(nn.Module):
-    """The inputs, flattened, are the features. Nothing is learned."""
-
-    def __init__(self, num_features: int) -> None:
-        super().__init__()
-        self.num_features = num_features
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.flatten(1)  # (N, d)
-
-
-class MLP(nn.Module):
+def perceptron(
+    in_shape: tuple[int, ...],
+    widths: tuple[int, ...],
+    *,
+    bias: bool = True,
+    batch_norm: BatchNorm = "none",
+    final_relu: bool = True,
+) -> Backbone:
     """Linear layers of the given widths with ReLU. The features are the last activation. For the options see `mlp`."""
-
-    def __init__(
-        self,
-        in_features: int,
-        widths: tuple[int, ...],
-        *,
-        bias: bool = True,
-        batch_norm: BatchNorm = "none",
-        final_relu: bool = True,
-    ) -> None:
-        super().__init__()
-        if not widths or min(widths) < 1:
-            raise ValueError(f"an MLP needs at least one hidden layer of positive width, not widths={widths}")
-        if batch_norm not in ("none", "all", "last"):
-            raise ValueError(f'batch_norm is "none", "all" or "last", not {batch_norm!r}')
-        layers: list[nn.Module] = []
-        for number, width in enumerate(widths, start=1):
-            layers.append(nn.Linear(in_features, width, bias=bias))
-            if batch_norm == "all":
-                layers.append(nn.BatchNorm1d(width))
-            if final_relu or number < len(widths):
-                layers.append(nn.ReLU())
-            in_features = width
-        if batch_norm == "last":
-            layers.append(nn.BatchNorm1d(in_features))
-        self.layers = nn.Sequential(*layers)
-        self.num_features = in_features
-
-    def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = self.layers(x.flatten(1))  # (N, d)
-        return features
+    if not widths or min(widths) < 1:
+        raise ValueError(f"an MLP needs at least one hidden layer of positive width, not widths={widths}")
+    if batch_norm not in ("none", "all", "last"):
+        raise ValueError(f'batch_norm is "none", "all" or "last", not {batch_norm!r}')
+    layers: list[nn.Module] = []
+    size = math.prod(in_shape)
+    for number, width in enumerate(widths, start=1):
+        layers.append(nn.Linear(size, width, bias=bias))
+        if batch_norm == "all":
+            layers.append(nn.BatchNorm1d(width))
+        if final_relu or number < len(widths):
+            layers.append(nn.ReLU())
+        size = width
+    if batch_norm == "last":
+        layers.append(nn.BatchNorm1d(size))
+    return Backbone(size, flatten=nn.Flatten(), layers=nn.Sequential(*layers))
 
 
 @register(
@@ -63,7 +44,7 @@ class MLP(nn.Module):
     in_shape=(64,),
     parameters=650,
 )
-def identity(in_shape: tuple[int, ...]) -> Identity:
+def identity(in_shape: tuple[int, ...]) -> Backbone:
     """Backbone that returns its flattened input, for features made elsewhere.
 
     Args:
@@ -73,7 +54,7 @@ def identity(in_shape: tuple[int, ...]) -> Identity:
         >>> identity((5,)).num_features
         5
     """
-    return Identity(math.prod(in_shape))
+    return Backbone(math.prod(in_shape), flatten=nn.Flatten())
 
 
 @register(
@@ -91,7 +72,7 @@ def mlp(
     bias: bool = True,
     batch_norm: BatchNorm = "none",
     final_relu: bool = True,
-) -> MLP:
+) -> Backbone:
     """Perceptron of `depth` hidden layers of equal `width`.
 
     Args:
@@ -107,7 +88,7 @@ def mlp(
         >>> mlp((1, 8, 8), width=32).num_features
         32
     """
-    return MLP(math.prod(in_shape), (width,) * depth, bias=bias, batch_norm=batch_norm, final_relu=final_relu)
+    return perceptron(in_shape, (width,) * depth, bias=bias, batch_norm=batch_norm, final_relu=final_relu)
 
 
 @register(
@@ -117,14 +98,14 @@ def mlp(
     in_shape=(1, 28, 28),
     parameters=650010,
 )
-def mlp500(in_shape: tuple[int, ...]) -> MLP:
+def mlp500(in_shape: tuple[int, ...]) -> Backbone:
     """Two hidden layers of 500 units, each with batch norm and ReLU (Keren et al. 2018, MNIST).
 
     Example:
         >>> mlp500((1, 28, 28)).num_features
         500
     """
-    return MLP(math.prod(in_shape), (500, 500), batch_norm="all")
+    return perceptron(in_shape, (500, 500), batch_norm="all")
 
 
 def _register_without_bias(number: str, layers: int, parameters: int) -> None:
@@ -134,8 +115,8 @@ def _register_without_bias(number: str, layers: int, parameters: int) -> None:
     shift, or `batch_norm="last"` for torch's batch norm with a shift.
     """
 
-    def factory(in_shape: tuple[int, ...], *, width: int = 256, batch_norm: BatchNorm = "none") -> MLP:
-        return MLP(math.prod(in_shape), (width,) * (layers - 1), bias=False, batch_norm=batch_norm)
+    def factory(in_shape: tuple[int, ...], *, width: int = 256, batch_norm: BatchNorm = "none") -> Backbone:
+        return perceptron(in_shape, (width,) * (layers - 1), bias=False, batch_norm=batch_norm)
 
     register(
         f"mlp{layers}",

@@ -6,11 +6,10 @@ All end in a global average pool.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .common import conv_norm, he_normal, image_shape, register
+from .common import Backbone, GlobalPool, conv_norm, he_normal, image_shape, register
 
 Stem = Literal["auto", "cifar", "imagenet"]
 _STAGES = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
@@ -43,7 +42,7 @@ class _CifarBlock(nn.Module):
         return F.relu(x) if self.final_relu else x
 
 
-class CifarResNet(nn.Module):
+def cifar_resnet(channels: int, blocks: int, *, width: int = 16, final_relu: bool = True) -> Backbone:
     """The CIFAR ResNet: three stages of n blocks with 16, 32 and 64 maps, so 6n + 2 layers with the head.
 
     Args:
@@ -51,24 +50,16 @@ class CifarResNet(nn.Module):
         width: maps of the first stage, an even number. The other stages have twice and four times as many.
         final_relu: whether the last block ends in ReLU. Without it features take both signs.
     """
-
-    def __init__(self, channels: int, blocks: int, *, width: int = 16, final_relu: bool = True) -> None:
-        super().__init__()
-        if width < 2 or width % 2:  # the shortcut pads half of the new maps on either side
-            raise ValueError(f"width must be an even number of at least 2, got {width}")
-        self.conv1, self.bn1 = conv_norm(channels, width, 3)
-        layers: list[nn.Module] = []
-        channels = width
-        for maps, stride, last in _blocks((width, 2 * width, 4 * width), (blocks,) * 3):
-            layers.append(_CifarBlock(channels, maps, stride, final_relu or not last))
-            channels = maps
-        self.blocks = nn.Sequential(*layers)
-        self.num_features = channels
-        he_normal(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(x)))
-        return torch.mean(self.blocks(x), (2, 3))  # (N, 4 width)
+    if width < 2 or width % 2:  # the shortcut pads half of the new maps on either side
+        raise ValueError(f"width must be an even number of at least 2, got {width}")
+    conv1, bn1 = conv_norm(channels, width, 3)
+    layers: list[nn.Module] = []
+    channels = width
+    for maps, stride, last in _blocks((width, 2 * width, 4 * width), (blocks,) * 3):
+        layers.append(_CifarBlock(channels, maps, stride, final_relu or not last))
+        channels = maps
+    stages = {"conv1": conv1, "bn1": bn1, "relu": nn.ReLU(), "blocks": nn.Sequential(*layers), "pool": GlobalPool()}
+    return he_normal(Backbone(channels, **stages))
 
 
 class _WideBlock(nn.Module):
@@ -89,27 +80,6 @@ class _WideBlock(nn.Module):
         residual: Tensor = self.conv2(self.dropout(F.relu(self.bn2(hidden))))
         shortcut: Tensor = x if self.shortcut is None else self.shortcut(active)
         return shortcut + residual
-
-
-class WideResNet(nn.Module):
-    """WRN-d-k: three stages of (d - 4) / 6 blocks with 16k, 32k and 64k maps. `factor` is k."""
-
-    def __init__(self, channels: int, depth: int, factor: int, dropout: float) -> None:
-        super().__init__()
-        if (depth - 4) % 6 or depth < 10:
-            raise ValueError(f"the depth of a WRN is 6n + 4 (10, 16, 22, 28, 40, ...), not {depth}")
-        layers: list[nn.Module] = [nn.Conv2d(channels, 16, 3, padding=1, bias=False)]
-        channels = 16
-        for maps, stride, _ in _blocks((16 * factor, 32 * factor, 64 * factor), ((depth - 4) // 6,) * 3):
-            layers.append(_WideBlock(channels, maps, stride, dropout))
-            channels = maps
-        self.blocks = nn.Sequential(*layers)
-        self.bn = nn.BatchNorm2d(channels)
-        self.num_features = channels
-        he_normal(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.bn(self.blocks(x))).mean((2, 3))  # (N, 64 k)
 
 
 class _Block(nn.Module):
@@ -136,35 +106,27 @@ class _Block(nn.Module):
         return F.relu(x) if self.final_relu else x
 
 
-class ResNet(nn.Module):
+def resnet(channels: int, depth: int, *, stem: Stem, width: float = 1.0, final_relu: bool = True) -> Backbone:
     """Four stages of residual blocks with 64, 128, 256 and 512 maps.
 
     Args:
         channels, depth: channels of the input; 18, 34, 50 or 101 layers.
         stem: "imagenet" (7x7/2 and 3x3/2 max pool) or "cifar" (3x3, no pool).
         width: factor on the maps inside a block. The outputs of the blocks, and so the features, keep their size.
-        final_relu: as in `CifarResNet`.
+        final_relu: as in `cifar_resnet`.
     """
-
-    def __init__(self, channels: int, depth: int, *, stem: Stem, width: float = 1.0, final_relu: bool = True) -> None:
-        super().__init__()
-        if not width > 0:
-            raise ValueError(f"width must be positive, not {width}")
-        bottleneck = depth >= 50
-        first = imagenet_stem(channels, 64) if stem == "imagenet" else [*conv_norm(channels, 64, 3), nn.ReLU()]
-        self.stem = nn.Sequential(*first)
-        layers: list[nn.Module] = []
-        channels = 64
-        for maps, stride, last in _blocks((64, 128, 256, 512), _STAGES[depth]):
-            relu = final_relu or not last
-            layers.append(_Block(channels, maps, stride, bottleneck=bottleneck, width=width, final_relu=relu))
-            channels = 4 * maps if bottleneck else maps
-        self.blocks = nn.Sequential(*layers)
-        self.num_features = channels
-        he_normal(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.mean(self.blocks(self.stem(x)), (2, 3))  # (N, 512 or 2048)
+    if not width > 0:
+        raise ValueError(f"width must be positive, not {width}")
+    bottleneck = depth >= 50
+    first = imagenet_stem(channels, 64) if stem == "imagenet" else [*conv_norm(channels, 64, 3), nn.ReLU()]
+    layers: list[nn.Module] = []
+    channels = 64
+    for maps, stride, last in _blocks((64, 128, 256, 512), _STAGES[depth]):
+        relu = final_relu or not last
+        layers.append(_Block(channels, maps, stride, bottleneck=bottleneck, width=width, final_relu=relu))
+        channels = 4 * maps if bottleneck else maps
+    stages = {"stem": nn.Sequential(*first), "blocks": nn.Sequential(*layers), "pool": GlobalPool()}
+    return he_normal(Backbone(channels, **stages))
 
 
 def imagenet_stem(channels: int, maps: int) -> list[nn.Module]:
@@ -181,20 +143,20 @@ def resolve_stem(stem: Stem, height: int, width: int) -> Stem:
     return stem
 
 
-def _cifar_factory(depth: int) -> Callable[..., CifarResNet]:
-    def factory(in_shape: tuple[int, ...], *, width: int = 16, final_relu: bool = True) -> CifarResNet:
+def _cifar_factory(depth: int) -> Callable[..., Backbone]:
+    def factory(in_shape: tuple[int, ...], *, width: int = 16, final_relu: bool = True) -> Backbone:
         channels = image_shape(in_shape, f"resnet{depth}")[0]
-        return CifarResNet(channels, (depth - 2) // 6, width=width, final_relu=final_relu)
+        return cifar_resnet(channels, (depth - 2) // 6, width=width, final_relu=final_relu)
 
     return factory
 
 
-def _factory(name: str, depth: int, usual_width: float) -> Callable[..., ResNet]:
+def _factory(name: str, depth: int, usual_width: float) -> Callable[..., Backbone]:
     def factory(
         in_shape: tuple[int, ...], *, width: float = usual_width, stem: Stem = "auto", final_relu: bool = True
-    ) -> ResNet:
+    ) -> Backbone:
         channels, rows, columns = image_shape(in_shape, name)
-        return ResNet(channels, depth, stem=resolve_stem(stem, rows, columns), width=width, final_relu=final_relu)
+        return resnet(channels, depth, stem=resolve_stem(stem, rows, columns), width=width, final_relu=final_relu)
 
     return factory
 
@@ -230,8 +192,8 @@ for _depth, _parameters in ((18, 22163274), (50, 66847050)):
     paper="Zagoruyko, Komodakis 2016",
     parameters=36479194,
 )
-def wrn(in_shape: tuple[int, ...], *, depth: int = 28, factor: int = 10, dropout: float = 0.0) -> WideResNet:
-    """The wide residual network WRN-`depth`-`factor`.
+def wrn(in_shape: tuple[int, ...], *, depth: int = 28, factor: int = 10, dropout: float = 0.0) -> Backbone:
+    """WRN-d-k, with d the depth and k the factor: three stages of (d - 4) / 6 blocks with 16k, 32k and 64k maps.
 
     Args:
         in_shape: (channels, height, width).
@@ -243,4 +205,12 @@ def wrn(in_shape: tuple[int, ...], *, depth: int = 28, factor: int = 10, dropout
         >>> wrn((3, 32, 32), depth=10, factor=1).num_features
         64
     """
-    return WideResNet(image_shape(in_shape, "wrn")[0], depth, factor, dropout)
+    if (depth - 4) % 6 or depth < 10:
+        raise ValueError(f"the depth of a WRN is 6n + 4 (10, 16, 22, 28, 40, ...), not {depth}")
+    layers: list[nn.Module] = [nn.Conv2d(image_shape(in_shape, "wrn")[0], 16, 3, padding=1, bias=False)]
+    channels = 16
+    for maps, stride, _ in _blocks((16 * factor, 32 * factor, 64 * factor), ((depth - 4) // 6,) * 3):
+        layers.append(_WideBlock(channels, maps, stride, dropout))
+        channels = maps
+    stages = {"blocks": nn.Sequential(*layers), "bn": nn.BatchNorm2d(channels), "relu": nn.ReLU(), "pool": GlobalPool()}
+    return he_normal(Backbone(channels, **stages))
