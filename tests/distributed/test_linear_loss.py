@@ -55,7 +55,7 @@ def target(kind):
 
 
 def parts(layer):
-    """Features, weight, bias, and a scale that is learnt."""
+    """Features, weight, bias, and a learnable scale."""
     generator = torch.Generator().manual_seed(2)
     features, weight, bias = (torch.randn(s, generator=generator, dtype=torch.float64) for s in ((N, D), (K, D), (K,)))
     if layer == "far":  # logits so large that exponentials would overflow, the largest on another rank each time
@@ -113,7 +113,7 @@ def rank(index, world, folder):
 
 
 def floats_a_row(group, mine):
-    """How many numbers a sample are reduced over ranks, the features' gradient aside."""
+    """How many numbers per sample are summed over ranks, without the gradient of the features."""
     counts, reduce = {}, dist.all_reduce
     for name in LOSSES:
         seen = []
@@ -150,7 +150,7 @@ def low_precision(group, mine):
 
 
 def errors(group, mine, index):
-    """What each rank is told, where all must be told the same or they would wait for each other."""
+    """The error on each rank. All ranks must get the same one, or they would wait for each other."""
     features, weight, _, _ = parts("plain")
     calls = {
         "loss": lambda: linear_loss(features, weight[mine], target("index"), "max-margin", group=group),

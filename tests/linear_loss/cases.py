@@ -48,7 +48,7 @@ def plans_for(name: str, in_rows: int, *in_classes: int) -> list[Plan]:
 
 
 def layer(n: int = N, d: int = D, k: int = K, seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Features, weight and bias, leaves that want a gradient."""
+    """Features, weight and bias, as leaves that require a gradient."""
     generator = torch.Generator().manual_seed(seed)
     shapes = ((n, d), (k, d), (k,))
     return [torch.randn(s, generator=generator, dtype=torch.float64).to(dtype).requires_grad_() for s in shapes]
@@ -61,7 +61,7 @@ def on_device() -> tuple[list[Any], Tensor]:
 
 
 def layer_for(name: str, biased: bool = True) -> list[Tensor | None]:
-    """A layer that the loss takes: large-margin has no bias, arc-margin wants cosines."""
+    """A layer that the loss takes: large-margin has no bias, and arc-margin takes cosines."""
     parts = layer()
     if name == "arc-margin":
         parts = [(p.detach() / 8).requires_grad_() for p in parts]

@@ -15,7 +15,7 @@ from lastlayer.linear_loss import plan
 def kernels_anywhere() -> Iterator[None]:
     """Kernels where there is no GPU too, by Triton's interpreter, in blocks smaller than a row.
 
-    Products are split at any size, and what lies between rows is no number.
+    Products are split at any size, and the room between rows is filled with NaN.
     """
     pytest.importorskip("triton")
     from lastlayer.linear_loss import kernels, layer, products

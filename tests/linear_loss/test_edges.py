@@ -53,7 +53,7 @@ def test_one_class(name: str) -> None:
 @pytest.mark.parametrize("scale", [0.5, 3.0, 64.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_one_class_of_arc_margin_at_any_scale(scale: float, dtype: torch.dtype) -> None:
-    """What stands for the largest of no other classes overflows when it is multiplied."""
+    """The number that stands for "no other class" overflows when it is multiplied."""
     parts, labels = layer(k=1, dtype=dtype), torch.zeros(N, dtype=torch.long)
     module = make("arc-margin", k=1, scale=scale)
     for plan in (rows(4), classes(3)):
@@ -116,7 +116,7 @@ def test_a_float16_gradient_that_overflows_is_not_finite(name: str, plan: Plan |
 
 
 class Mean(losses.Loss):
-    """Over all entries, as torch's own binary cross-entropy of logits has it."""
+    """Its mean is over all entries, as in torch's binary cross-entropy with logits."""
 
     @staticmethod
     def function(logits: torch.Tensor, target: torch.Tensor, *, reduction: str = "mean") -> torch.Tensor:
@@ -137,7 +137,7 @@ class Weighted(losses.Loss):
 
 
 class InPieces(losses.Loss):
-    """One that says how it adds up."""
+    """A loss that says how its parts add up."""
 
     in_pieces = True
 

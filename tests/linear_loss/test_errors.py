@@ -77,7 +77,7 @@ def test_function_transforms_are_refused_in_words_of_its_own(plan: Plan) -> None
     ("name", "plan"), [("large-margin", rows(4)), ("mse", classes(3)), ("batch-ce", rows(N)), ("ce", classes(3))]
 )
 def test_forward_mode_derivatives_are_refused_in_words_of_its_own(name: str, plan: Plan, enabled: bool) -> None:
-    """Without a gradient too, where large-margin by rows would lose them without a word."""
+    """Also without a gradient. There large-margin by rows would drop them silently."""
     features, weight, _ = (p.detach() for p in layer())
     with torch.set_grad_enabled(enabled), forward_ad.dual_level():
         given = (forward_ad.make_dual(features, torch.ones_like(features)), weight, target("index"), make(name))

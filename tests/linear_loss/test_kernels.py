@@ -64,7 +64,7 @@ def test_a_mixed_pair_of_another_number_is_not_compiled_again() -> None:
 
 @pytest.mark.usefixtures("compiles")
 def test_layers_of_all_sorts_are_compiled() -> None:
-    """Of one function torch.compile makes no more than eight, for one row and for more of them."""
+    """torch.compile makes at most eight versions of one function, for one row and for several."""
     for k, dtype, kind, n in itertools.product([2, 5], [torch.float32, torch.bfloat16], ["index", "pair"], [1, 4]):
         parts, labels = layer(n, k=k, dtype=dtype), target(kind, n, k)
         with warnings.catch_warnings():
@@ -94,7 +94,7 @@ def test_where_compiling_fails_eager_code_goes_on_and_says_so_once(name: str, mo
 
 @pytest.mark.usefixtures("compiles")
 def test_what_is_not_computed_in_place_goes_by_smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chunk of a GPU is a quarter of its memory in place: values without a gradient, numbers to learn, ties."""
+    """GPU chunks are sized for computing in place. Without gradients, with numbers to learn or ties they are smaller."""
     monkeypatch.setitem(plan.__globals__, "CHUNK", 3 * K)
     seen = []
     for part in (by_rows, rows_coupled):

@@ -45,7 +45,7 @@ def test_nce_samples(shared: bool, kind: str) -> None:
 
 
 def test_nce_computes_the_drawn_logits_alone() -> None:
-    """At a million classes the logits of 64 samples take 256 MB; a weight of 4 MB and 10 drawn classes must do."""
+    """At a million classes the logits of 64 samples take 256 MB. The weight here takes 4 MB; 10 classes are drawn."""
     n, k = 64, 1_000_000
     features, weight = torch.randn(n, 1), torch.randn(k, 1).requires_grad_()
     module = losses.NceLoss(samples=torch.randint(k, (n, 10)))
@@ -69,7 +69,7 @@ def test_nce_of_probabilities_goes_by_rows() -> None:
 @pytest.mark.parametrize("name", ["sln", "ln"])
 @pytest.mark.parametrize("d", [2, 64], ids=["W^T W", "a pass over the logits"])
 def test_the_norm_of_the_logits_by_the_cheaper_way(name: str, d: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W^T W takes K d^2, a pass N d K: the one is for few features, the other for few samples."""
+    """W^T W costs K d^2, a pass over the logits N d K. The first is for few features, the second for few samples."""
     taken = []
     forward = picked.SquaredNorms.forward
     monkeypatch.setattr(picked.SquaredNorms, "forward", lambda *given: taken.append(d) or forward(*given))

@@ -89,7 +89,7 @@ def test_on_a_gpu(name: str, dtype: torch.dtype) -> None:
 
 
 def test_weight_gradient_is_summed_in_float32() -> None:
-    """In bfloat16, 1 + 1/256 is 1: a sum over many chunks kept there would stand still."""
+    """In bfloat16, 1 + 1/256 is 1. So a sum over many chunks would stop growing."""
     n = 1024
     features = torch.ones(n, 1, dtype=torch.bfloat16)
     weight = torch.zeros(2, 1, dtype=torch.bfloat16, requires_grad=True)
@@ -115,7 +115,7 @@ def test_float16_keeps_small_gradients_under_a_loss_scale() -> None:
 
 @pytest.mark.parametrize("name", ["ce", "ls", "bce", "self-norm", "batch-ce", "focal", "soft-margin", "large-margin"])
 def test_confident_samples_keep_their_digits(name: str) -> None:
-    """A true logit far above the others, the true class in any tile: the loss is small and must not be rounding."""
+    """The true logit is far above the others, in any tile. So the loss is small, and must not consist of rounding."""
     parts = [
         torch.eye(K, dtype=torch.float64).requires_grad_(),
         (18 * torch.eye(K).double() - 9).requires_grad_(),
@@ -144,7 +144,7 @@ def test_a_part_common_to_all_logits_costs_no_digits(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ce", "bce", "logit-adjusted", "batch-ce"])
 def test_gradients_among_large_logits_keep_their_digits(name: str) -> None:
-    """Logits near 5000 hold 5e-4, here exactly; 1 - p of a sample that leads by 8 is 0.002."""
+    """Logits near 5000 are exact to 5e-4 here. If the true logit leads by 8, 1 - p is 0.002."""
     parts = [torch.eye(K).requires_grad_(), (5000 + 8 * torch.eye(K)).requires_grad_(), None]
     exact = [None if p is None else p.detach().double().requires_grad_() for p in parts]
     labels, module = torch.arange(K), make(name)
@@ -170,7 +170,7 @@ def test_autocast_multiplies_in_the_lower_precision() -> None:
 @pytest.mark.parametrize("name", ["ce", "focal", "soft-margin", "large-margin"])
 @pytest.mark.parametrize("plan", [rows(3), classes(4)], ids=str)
 def test_large_logits_keep_their_digits(name: str, plan: Plan) -> None:
-    """Logits near 5003, exact in float32, in which a log-sum of theirs would be off by up to 2e-4."""
+    """Logits near 5003 are exact in float32. Their log-sum would be wrong by up to 2e-4."""
     exact = [torch.eye(7).double().requires_grad_(), (5003 + 2 * torch.eye(7)).double().requires_grad_(), None]
     parts = [p if p is None else p.detach().float().requires_grad_() for p in exact]
     module = losses.LargeMarginLoss(margin=1) if name == "large-margin" else make(name, 7)

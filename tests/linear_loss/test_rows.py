@@ -1,4 +1,4 @@
-"""Losses of one label a sample by kernels, as a caller meets them: what may be written to, changed, moved and left out.
+"""Losses of one label per sample by kernels, seen by a caller: what may be written to, changed, moved and left out.
 
 By Triton's interpreter where there is no GPU. The numbers themselves: test_kernels.py and test_label_kernels.py.
 """

@@ -82,7 +82,7 @@ def test_a_training_falls_from_graph_to_compiled_to_eager_and_keeps_its_state(
 
 
 def tried(state: State, take_step: graph.Step) -> graph.Step:
-    """In place of capturing, which a CPU cannot: a step is tried all the same."""
+    """Takes the place of capturing, which a CPU cannot do. A step is tried as usual."""
     take_step()
     return take_step
 

@@ -156,7 +156,7 @@ def test_kill_nine_at_any_moment_and_resume_gives_the_same_bits(tmp_path: Path) 
 
 
 def run_and_die(trials: list[Trial], placement: Placement) -> None:
-    """Be a parent of workers, killed when one of them has trained for some epochs."""
+    """Runs workers, and kills their parent when one of them has trained for some epochs."""
     for event in run_trials(trials, placement):
         if event.progress is not None and event.progress.epoch >= 3:
             die()

@@ -25,7 +25,7 @@ def seeds(count: int) -> list[Trial]:
 
 
 def elsewhere(work: Work) -> Iterator[Event]:
-    """Trains as on another machine, and tells what the run folders say."""
+    """A runner that trains as if on another machine, and reports what the run folders say."""
     for index in work.waiting:
         yield Event(index, "start")
         if index != 1:

@@ -19,7 +19,7 @@ pytestmark = BY_KERNELS
 
 @pytest.mark.parametrize("name", ["batch-ce", "batch-max-margin"])
 def test_more_rows_than_one_program_should_go_over(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are coupled as several chunks are, to the same loss."""
+    """They are coupled in the same way as several chunks, and give the same loss."""
     parts, labels = on_device()
     expected = dense(make(name, 7), parts, labels)
     monkeypatch.setitem(plan.__globals__, "ONE_PROGRAM", 5)
@@ -32,7 +32,7 @@ def test_more_rows_than_one_program_should_go_over(name: str, monkeypatch: pytes
 
 @pytest.mark.parametrize("top", [-300.0, 0.0, 300.0])
 def test_batch_cross_entropy_where_only_the_label_is_not_masked(top: float) -> None:
-    """The bias of all other classes is minus infinity: no largest false logit, and a softmax over the true ones."""
+    """All other classes have a bias of minus infinity. So no false logit is the largest, and only true ones count."""
     h = torch.tensor([[0.0], [1.0], [3.0]], device=DEVICE, requires_grad=True)
     w = torch.tensor([[1.0], [0.5], [-2.0]], device=DEVICE, requires_grad=True)
     bias = torch.tensor([top, -float("inf"), -float("inf")], device=DEVICE, requires_grad=True)

@@ -1,4 +1,4 @@
-"""The kernels of the losses of one label a sample, where digits are easily lost and arguments are wrong.
+"""The kernels of losses of one label per sample: cases in which digits are easily lost, and wrong arguments.
 
 By Triton's interpreter where there is no GPU. Equality with the dense form in general: test_kernels.py.
 """
@@ -54,7 +54,7 @@ def of_logits(name: str, z: torch.Tensor, y: torch.Tensor, plan: Plan, **options
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10**6), size=st.sampled_from([1e-3, 1.0, 8.0]), k=st.sampled_from([1, 2, 3, 16, 37]))
 def test_digits_at_any_size(name: str, seed: int, size: float, k: int) -> None:
-    """Relative to the largest: of the loss itself where it is tiny, and of a gradient whose entries are."""
+    """Errors are relative to the largest value: also if the loss, or each entry of the gradient, is tiny."""
     generator = torch.Generator().manual_seed(seed)
     z = size * torch.randn(N, k, generator=generator)
     y = torch.randint(k, (N,), generator=generator)
@@ -69,7 +69,7 @@ def test_digits_at_any_size(name: str, seed: int, size: float, k: int) -> None:
 
 @pytest.mark.parametrize("name", ["ce", "focal", "bce"])
 def test_a_small_loss_keeps_its_digits(name: str) -> None:
-    """At odds of e^-20 one minus a probability in float32 has none left."""
+    """At odds of e^-20, one minus a probability has no digits left in float32."""
     z = torch.full((2, 5), -10.0)
     z[:, 1] = 10.0
     value, expected, found, wanted = of_logits(name, z, torch.tensor([1, 1]), PLANS[1], reduction="none")
@@ -78,7 +78,7 @@ def test_a_small_loss_keeps_its_digits(name: str) -> None:
 
 
 def test_many_small_terms_of_binary_cross_entropy_add_up() -> None:
-    """log(1 + e^-14) by way of 1 + e^-14 would be 5 % off in float32, in every term."""
+    """If log(1 + e^-14) were computed from 1 + e^-14, every term would be wrong by 5 % in float32."""
     z = torch.full((1, 3000), -14.0)
     value, expected, _, _ = of_logits("bce", z, torch.tensor([0]), PLANS[1], reduction="none")
     torch.testing.assert_close(value - 14.0, expected - 14.0, rtol=1e-4, atol=0.0)
@@ -86,7 +86,7 @@ def test_many_small_terms_of_binary_cross_entropy_add_up() -> None:
 
 @pytest.mark.parametrize("name", ["ce", "ls", "focal", "self-norm", "soft-margin"])
 def test_a_part_common_to_all_logits_costs_no_digits(name: str) -> None:
-    """Logits near 5003 hold 5e-4, here exactly: in powers of two, or in a log-sum, they would be rounded once more."""
+    """Logits near 5003 are exact to 5e-4 here. As powers of two, or in a log-sum, they would be rounded once more."""
     z = 5003.7 + torch.randn(N, K, generator=torch.Generator().manual_seed(0))
     value, expected, found, wanted = of_logits(name, z, torch.arange(N), PLANS[1], reduction="none")
     torch.testing.assert_close(value, expected, rtol=2e-6, atol=0.0)
@@ -96,7 +96,7 @@ def test_a_part_common_to_all_logits_costs_no_digits(name: str) -> None:
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.why)
 @pytest.mark.parametrize("name", ["max-margin", "batch-max-margin"])
 def test_a_part_common_to_all_logits_costs_a_hinge_no_digits(name: str, plan: Plan) -> None:
-    """At 1e8 logits are multiples of 8: less one of them a margin would be gone, and with it what a tie costs."""
+    """At 1e8 logits are multiples of 8. A margin added to one would be rounded away, and a tie would cost nothing."""
     z = 1e8 + 8 * torch.randint(-2, 3, (N, K), generator=torch.Generator().manual_seed(0))
     z[:, :N] += 32 * torch.eye(N)
     z[0, 1] = z[0, 0] = z[0].max()
@@ -117,7 +117,7 @@ def test_norms_whose_squares_overflow_or_vanish(name: str, size: float) -> None:
 
 
 def test_self_norm_of_a_label_far_below_the_others() -> None:
-    """The log-sum is near 3 whatever the true logit; by way of that one it would lose its digits."""
+    """The log-sum is near 3 for any true logit. If it were computed relative to that one, it would lose digits."""
     z = torch.randn(N, K, generator=torch.Generator().manual_seed(0))
     z[:, 0] = -3e4
     _, _, found, wanted = of_logits("self-norm", z, torch.zeros(N, dtype=torch.long), PLANS[1], reduction="none")
@@ -126,7 +126,7 @@ def test_self_norm_of_a_label_far_below_the_others() -> None:
 
 @pytest.fixture
 def as_the_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A minimum of NaN and a number is the number there; the interpreter says NaN."""
+    """On a GPU the minimum of NaN and a number is the number. In the interpreter it is NaN."""
     if DEVICE == "cpu":
         builder = importlib.import_module("triton.runtime.interpreter").InterpreterBuilder
         monkeypatch.setattr(builder, "create_minnumf", lambda self, a, b: self.binary_op(a, b, np.fmin))
@@ -137,7 +137,7 @@ def as_the_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_no_number_is_seen(name: str, dtype: torch.dtype) -> None:
-    """In the loss wherever it is, and in the gradient, which a loss scaler looks at."""
+    """NaN in any logit shows in the loss, and in the gradient, which a loss scaler looks at."""
     for place in (0, 1):
         bias = torch.tensor([0.5, -0.5, 0.0], dtype=dtype, device=DEVICE)
         bias[place] = float("nan")
@@ -152,7 +152,7 @@ def test_what_is_no_number_is_seen(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", ["ce", "ls", "logit-adjusted", "sln"])
 def test_a_true_logit_that_overflowed_is_no_perfect_answer(name: str) -> None:
-    """70000 in float16: the whole logits give NaN, and a loss of 0 would hide it."""
+    """70000 is infinite in float16. The dense form gives NaN, and a loss of 0 would hide it."""
     h = torch.ones(1, 1, dtype=torch.float16, device=DEVICE)
     w = torch.zeros(3, 1, dtype=torch.float16, device=DEVICE)
     bias = torch.tensor([float("inf"), 0.0, 1.0], dtype=torch.float16, device=DEVICE)
@@ -164,7 +164,7 @@ def test_a_true_logit_that_overflowed_is_no_perfect_answer(name: str) -> None:
 @pytest.mark.parametrize("name", ["ce", "ls"])
 @pytest.mark.parametrize("label", [0, 1])
 def test_a_masked_class_is_as_in_the_dense_form(name: str, label: int) -> None:
-    """Its bias is minus infinity: the loss of a smoothed target, or of its own label, is infinite and not NaN."""
+    """Its bias is minus infinity. With a smoothed target, or with its own label, the loss is infinite and not NaN."""
     h, w = torch.ones(1, 1, device=DEVICE), torch.tensor([[1.0], [2.0], [0.5]], device=DEVICE)
     bias = torch.tensor([-float("inf"), 0.0, 1.0], device=DEVICE)
     y, module = torch.tensor([label], device=DEVICE), make(name, 3).to(DEVICE)
@@ -175,7 +175,7 @@ def test_a_masked_class_is_as_in_the_dense_form(name: str, label: int) -> None:
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="takes no memory on a CPU alone")
 def test_more_samples_than_their_numbers_have_places_in_32_bits(tmp_path: Path) -> None:
-    """Lines 310 million apart, in a file of which next to nothing is written."""
+    """Lines lie 310 million entries apart, in a file of which almost nothing is written."""
     lines, many = kernels.LINES, 310_000_000
     far = torch.from_file(str(tmp_path / "numbers"), shared=True, size=lines * many).view(lines, many)[:, :2]
     near = torch.zeros(lines, 2)
@@ -399,7 +399,7 @@ print(json.dumps({**found, "compared": compared}))
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What there is to say about each kernel compiled for Hopper, without a GPU."""
+    """What the compiler says about each kernel for Hopper, without a GPU."""
     environment = {
         **os.environ,
         "TRITON_INTERPRET": "0",
@@ -415,7 +415,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_kernel_in_the_cache_of_triton_is_not_taken_for_one_with_other_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache knows a kernel by its text and that of what it calls: a number kept elsewhere is not seen."""
+    """The cache knows a kernel by its text and by that of the functions it calls. It does not see a number elsewhere."""
     lines, first = inspect.getsourcelines(kernels.place)
     text = "\n" * (first - 1) + "".join(lines)
     monkeypatch.syspath_prepend(tmp_path)
@@ -428,23 +428,23 @@ def test_a_kernel_in_the_cache_of_triton_is_not_taken_for_one_with_other_places(
 
 
 def test_compiles_without_a_gpu(compiled: dict[str, Any]) -> None:
-    """The interpreter takes Python that the compiler does not."""
+    """The interpreter accepts Python that the compiler refuses."""
     assert compiled["done"] == 28
 
 
 def test_the_largest_score_less_itself_is_zero_where_it_is_compiled(compiled: dict[str, Any]) -> None:
-    """Product and difference in one instruction are not, which the interpreter does not show."""
+    """If one instruction made product and difference, it would not be 0. The interpreter does not show that."""
     assert [kind for kind, _ in compiled["fused"] if kind != "BINARY"] == []
     assert ["BINARY", "_numbers"] in compiled["fused"]  # by that name they are found
 
 
 def test_rows_of_a_thousand_classes_are_read_several_at_a_time(compiled: dict[str, Any]) -> None:
-    """1000 is a multiple of 8 alone, which the compiler knows of a constant."""
+    """1000 is a multiple of 8 and not of 16. The compiler knows this only if the number is a constant."""
     assert compiled["slow"] == []
 
 
 def test_rows_of_an_odd_number_of_classes_are_read_and_written_several_at_a_time(compiled: dict[str, Any]) -> None:
-    """With room between them: a mask that ends within a width would make the compiler go one by one."""
+    """There is room between the rows. If a mask ended within a width, the compiler would read entries one by one."""
     assert compiled["odd"] == []
 
 
@@ -453,7 +453,7 @@ def test_long_rows_are_read_ahead(compiled: dict[str, Any]) -> None:
 
 
 def test_a_launch_has_no_constants_to_compare(compiled: dict[str, Any]) -> None:
-    """Triton looks at every one that a kernel takes from its module, at every launch, for longer than all else."""
+    """At every launch Triton compares each constant that a kernel takes from its module. That takes longest."""
     assert compiled["compared"] == []
 
 

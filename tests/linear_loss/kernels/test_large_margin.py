@@ -27,7 +27,7 @@ pytestmark = BY_KERNELS
     "options", [{"margin": 1}, {"margin": 4, "lam": 0.5}, {"margin": 2, "weighted": True}], ids=str
 )
 def test_values_and_gradients(options: dict[str, Any], reduction: str, kind: str, size: int, monkeypatch: Any) -> None:
-    """Against float64 on the whole logits, a zero feature and a zero class among them; asked for twice."""
+    """Against float64 on all logits, with a zero feature and a zero class. A second call gives the same."""
     monkeypatch.setattr(rows.RowChunks, "forward", lambda *_: pytest.fail("not by kernels"))
     weight = {"class_weight": torch.linspace(0.5, 2.0, K)} if options.get("weighted") else {}
     plain = {name: value for name, value in options.items() if name != "weighted"}
@@ -82,7 +82,7 @@ def test_half_precision_multiplies_as_a_layer_does(size: int) -> None:
 @every_plan
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_of_aligned_features(dtype: torch.dtype, plan: Plan) -> None:
-    """The gradients of logit and norms are then 16 and 15 times as large as their sum."""
+    """Then the gradients by the logit and by the norms are 16 and 15 times as large as their sum."""
     generator = torch.Generator().manual_seed(0)
     n, d, k = 64, 32, 40
     weight, labels = torch.randn(k, d, generator=generator), torch.randint(k, (n,), generator=generator)

@@ -104,7 +104,7 @@ def test_batch_cross_entropy(kind: str) -> None:
 
 @pytest.mark.parametrize("rise", [5.0, 100.0])
 def test_batch_cross_entropy_of_chunks_that_rise_waits_for_nothing(rise: float, monkeypatch: Any) -> None:
-    """Each chunk is higher than the one before, by more than its exponentials have room for or by less."""
+    """Each chunk has higher logits than the one before: by less than the exponentials can hold, or by more."""
     exact = layer(12, D, K)
     exact[2] = None
     with torch.no_grad():
@@ -131,7 +131,7 @@ def test_batch_cross_entropy_of_chunks_that_rise_waits_for_nothing(rise: float, 
 
 @pytest.mark.parametrize("size", [3, 7], ids=["chunks", "one chunk"])
 def test_batch_cross_entropy_of_large_logits_keeps_its_digits(size: int) -> None:
-    """Logits near 5003 hold 5e-4, here exactly; a log-sum of theirs would not."""
+    """Logits near 5003 are exact to 5e-4 here. Their log-sum would not be."""
     exact = [torch.eye(7).double().requires_grad_(), (5003 + 8 * torch.eye(7)).double().requires_grad_(), None]
     labels = torch.arange(7)
     expected = dense(make("batch-ce", 7), exact, labels)
@@ -177,7 +177,7 @@ def test_ties_and_the_first_of_them(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("options", [{}, {"sample_term": False}, {"margin": 7.5}], ids=str)
 def test_batch_max_margin(options: dict[str, Any], ties: bool, size: int, limit: int, monkeypatch: Any) -> None:
-    """Largest false logits that tie, in a row and over rows, share the gradient; asked for twice it is the same."""
+    """If the largest false logits tie, in a row or over rows, they share the gradient. A second call gives the same."""
     monkeypatch.setitem(plan.__globals__, "SPARSE_PAYS", limit)
     exact = layer(N, D, K)
     if ties:
@@ -198,7 +198,7 @@ def test_batch_max_margin(options: dict[str, Any], ties: bool, size: int, limit:
 @pytest.mark.parametrize("plan", [Plan("dense", "test"), Plan("rows", "test", rows=1), Plan("rows", "test", rows=2)])
 @pytest.mark.parametrize("name", ["max-margin", "batch-max-margin"])
 def test_a_lead_of_the_margin_exactly_is_enough(name: str, plan: Plan) -> None:
-    """The loss is 0, and so is its gradient, whichever side of the kink torch's clamp is on."""
+    """The loss is 0, and so is its gradient, whatever torch's clamp does at the kink."""
     h = torch.eye(2, device=DEVICE).requires_grad_()
     w = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, -1.0]], device=DEVICE, requires_grad=True)
     value = linear_loss(h, w, torch.tensor([0, 1], device=DEVICE), name, plan=plan)
@@ -209,7 +209,7 @@ def test_a_lead_of_the_margin_exactly_is_enough(name: str, plan: Plan) -> None:
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("name", ["batch-ce", "batch-max-margin"])
 def test_batch_losses_of_one_chunk_go_over_the_rows_in_blocks(name: str, ties: bool, monkeypatch: Any) -> None:
-    """No other code is asked, and the last block has rows that are none."""
+    """No other code is called. The last block is longer than the rows that are left."""
     monkeypatch.setattr(coupled, "BLOCK", 4)
     monkeypatch.setattr(sys.modules[linear_loss.__module__], "by_rows", lambda *_: pytest.fail("not by kernels"))
     exact = layer(N, D, K)
@@ -226,7 +226,7 @@ def test_batch_losses_of_one_chunk_go_over_the_rows_in_blocks(name: str, ties: b
 
 @pytest.mark.parametrize("size", [1, 2], ids=["chunks", "one chunk"])
 def test_batch_max_margin_sees_what_is_no_number(size: int) -> None:
-    """In any class: a maximum would pass over it."""
+    """NaN in any class. A maximum would pass over it."""
     for place in range(3):
         h = torch.ones(2, 2, device=DEVICE, requires_grad=True)
         bias = torch.tensor([0.5, -0.5, 0.0], device=DEVICE)
