@@ -26,14 +26,50 @@ def test_a_comparison_leaves_a_table_a_page_and_the_models() -> None:
     assert code == 0
     assert "sln gamma=0.5" in said
     assert "sln gamma=0.9" in said
-    assert "AUPRC" in said
-    assert "NC1" in said
+    assert "Accuracy (rates not tuned): " in said
+    assert "AUPRC" not in said
     (page,) = Path("runs").glob("compare-*.html")
     assert "sln" in page.read_text()
     runs = [path.parent for path in Path("runs").glob("*/result.json")]
     assert len(runs) == 6
     gammas = sorted(RunFolder(run).trial()["loss"]["options"].get("gamma", 0) for run in runs)
     assert gammas == [0, 0, 0.5, 0.5, 0.9, 0.9]
+
+
+def test_goals_are_answered_and_a_report_of_the_same_runs_says_the_same() -> None:
+    command = ("compare", "--losses", "ce,sln", "--seeds", "2", *QUICK, "--for", "calibration,open-set,accuracy")
+    code, said = lastlayer(*command)
+    assert code == 0
+    assert said.index("The data cannot answer open-set") < said.index("Log-loss")
+    flat = " ".join(said.split())
+    for words in (
+        "Log-loss (rates not tuned): ",
+        "Open-set score: the data cannot answer",
+        "Accuracy (rates not tuned): ",
+    ):
+        assert words in flat
+    (file,) = Path("runs").glob("compare-*.json")
+    again = lastlayer("report", str(file))[1]
+    start = said.index("digits: 2 losses")
+    assert again[: again.index("page: ")].splitlines() == said[start : said.index("page: ")].splitlines()
+    everything = lastlayer(*command, "--all")[1]
+    assert "AUPRC ↑" in everything
+    assert "NC1 ↓" in everything
+
+
+@pytest.mark.parametrize(
+    ("goals", "words"),
+    [
+        ("open-set", "The data cannot answer open-set: they have no test samples of unknown classes."),
+        ("balanced,acuracy", "goal 'acuracy' is unknown (did you mean 'accuracy'?)"),
+        ("tail", "no class has fewer than 20 training samples; the smallest has"),
+    ],
+)
+def test_goals_without_an_answer_stop_before_anything_is_trained(goals: str, words: str) -> None:
+    code, said = lastlayer("compare", "--losses", "ce,sln", *QUICK, "--train-samples", "600", "--for", goals)
+    assert code == 2
+    assert words in " ".join(said.split())
+    assert not list(Path().glob("runs/*"))
 
 
 def test_what_was_made_of_data_and_model_is_said() -> None:

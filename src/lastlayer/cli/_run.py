@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from lastlayer.data import Dataset
+    from lastlayer.reports import Goal
     from lastlayer.runners import Event, Placement
     from lastlayer.training import Progress as Moment
     from lastlayer.training import Trial
@@ -110,6 +111,7 @@ def run(
     title: str,
     dataset: Dataset | None = None,
     notes: Sequence[str] = (),
+    goals: Sequence[str] = (),
 ) -> None:
     """Run what is not done, with live progress. Ctrl-C ends it and prints the command that continues.
 
@@ -119,6 +121,7 @@ def run(
         title: of the comparison, for reports.
         dataset: the data set of all trials as it was read, if it is loaded already.
         notes: printed first.
+        goals: names of the goals that were asked for.
     """
     from lastlayer.runners import run_trials
     from lastlayer.runs import Comparison, write_comparison
@@ -131,7 +134,7 @@ def run(
     make_folder("--out", placement.root)
     listed = {trial.identity: trial.to_dict() for trial in trials}
     try:
-        write_comparison(Comparison(comparison_file(trials, placement), title, typed(), listed))
+        write_comparison(Comparison(comparison_file(trials, placement), title, typed(), listed, tuple(goals)))
     except OSError as error:
         why = f"nothing can be written there ({error.strerror}); choose another"
         raise ValueError(f"--out {placement.root}: {why}") from error
@@ -171,24 +174,23 @@ def tuned(trials: Sequence[Trial], placement: Placement, dataset: Dataset | None
     return [dataclasses.replace(chosen[without_seed(trial).identity], seed=trial.seed) for trial in trials]
 
 
-def goals_of(asked: str | None, dataset: Dataset) -> tuple[tuple[str, ...], list[str]]:
-    """The goals of `--for`, and what to say of the data: what they cannot answer, or that classes are skewed.
+def goals_of(asked: Sequence[Goal] | None, dataset: Dataset) -> tuple[tuple[str, ...], list[str]]:
+    """The names of the goals of `--for`, and notes on the data: what they cannot answer, or that classes are skewed.
 
     Args:
-        asked: as it was typed; None if it was not.
+        asked: the goals; None if `--for` is not given.
         dataset: of the trials.
 
     Raises:
-        ValueError: if a goal is unknown, or the data can answer none of them.
+        ValueError: if the data can answer none of the goals.
     """
-    from lastlayer.reports import KnownData, about_skew, answerable, parse_goals
+    from lastlayer.reports import KnownData, about_skew, answerable
 
     data = KnownData.of(dataset)
     if asked is None:
         return (), [about_skew(data)] if data.is_skewed(dataset.num_classes) else []
-    goals = parse_goals(asked)
-    _, refused = answerable(goals, data)
-    return tuple(goal.name for goal in goals), list(refused)
+    _, refused = answerable(asked, data)
+    return tuple(goal.name for goal in asked), list(refused)
 
 
 def show_results(trials: Sequence[Trial], placement: Placement, *, page: bool = True, everything: bool = False) -> None:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lastlayer.cli._options import (
+    All,
     Device,
     Devices,
+    For,
     Losses,
     Out,
     Pack,
@@ -30,7 +32,7 @@ from lastlayer.cli._options import (
     split_losses,
     takes_settings,
 )
-from lastlayer.cli._run import check_trials, refuse_other_data, run, show_results, tuned
+from lastlayer.cli._run import check_trials, goals_of, refuse_other_data, run, show_results, tuned
 from lastlayer.cli._say import counted
 
 if TYPE_CHECKING:
@@ -55,28 +57,33 @@ def compare(
     retry_failed: RetryFailed = False,
     tensorboard: TensorBoard = None,
     trust: Trust = None,
+    goals: For = None,
+    everything: All = False,
 ) -> None:
-    """Which loss for this data, and what does it do to the features? Trains them all and shows one table and one page.
+    """Which loss for this data? Trains them all, and says which to choose, how sure that is, and what it costs.
 
     Without options: scikit-learn's digits, six losses, three seeds. Runs are kept in ./runs. The same command again
     skips what is done and resumes what was interrupted. Every measure is taken on train and test, in evaluation mode,
     without augmentation, in float32.
     """
     from lastlayer.data import reading_once
+    from lastlayer.reports import parse_goals
     from lastlayer.runners import Placement
+    from lastlayer.training import load_data
 
-    names = split_losses(losses)
+    names, asked = split_losses(losses), None if goals is None else parse_goals(goals)
     placement = Placement(
         out, device, workers, pack, devices=devices, data_root=settings.data_root, retry_failed=retry_failed,
         tensorboard=tensorboard, trust=tuple(trust or ()),
     )  # fmt: skip
     with reading_once():
         trials, notes = settings.trials(names, range(seeds), placement)
+        wanted, more = goals_of(asked, load_data(trials[0].data, settings.data_root))
         if tune:
             trials = tuned(trials, placement)
         title = f"{settings.data}: {counted(len(names), 'loss')}, {counted(seeds, 'seed')}"
-        run(trials, placement, title, notes=notes)
-    show_results(trials, placement)
+        run(trials, placement, title, notes=[*notes, *more], goals=wanted)
+    show_results(trials, placement, everything=everything)
 
 
 @takes_settings
@@ -127,8 +134,10 @@ def linear_probe(
     out: Out = Path("runs"),
     device: Device = "auto",
     retry_failed: RetryFailed = False,
+    goals: For = None,
+    everything: All = False,
 ) -> None:
-    """Which loss for these embeddings? Trains a head for every loss and seed, and shows one table and one page.
+    """Which loss for these embeddings? Trains a head for every loss and seed, and says which loss to choose.
 
     The features are read once and stay as they are: a .safetensors file is mapped, not copied. If the logits of all
     rows would not fit in memory, everything but accuracy is measured on an even share of each class, and a note says
@@ -144,10 +153,12 @@ def linear_probe(
         if name.partition(".")[0] == "data" and name not in SETTABLE_DATA:
             why = f"the data is that of --features and --test; only {', '.join(SETTABLE_DATA)} can be set"
             raise ValueError(f"--set {name}: {why}")
+    from lastlayer.reports import parse_goals
     from lastlayer.runners import Placement
     from lastlayer.training.facts import load_features
     from lastlayer.training.recipes import choose_rate, probe_trial
 
+    asked = None if goals is None else parse_goals(goals)
     options: dict[str, Any] = {"standardize": standardize}
     given = {
         "schedule.epochs": epochs,
@@ -165,10 +176,11 @@ def linear_probe(
 
     trials = for_each_loss(split_losses(losses), range(seeds), make)
     notes = check_trials(trials, dataset)
+    wanted, more = goals_of(asked, dataset)
     placement = Placement(out, device, retry_failed=retry_failed)
     if tune:
         trials = tuned(trials, placement, dataset)
     refuse_other_data(trials, placement, dataset)
     title = f"heads on {dataset.name}: {len(dataset.train)} rows, {dataset.num_classes} classes"
-    run(trials, placement, title, dataset, notes)
-    show_results(trials, placement)
+    run(trials, placement, title, dataset, [*notes, *more], wanted)
+    show_results(trials, placement, everything=everything)

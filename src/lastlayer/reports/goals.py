@@ -94,12 +94,12 @@ class Goal:
         """Why the data cannot answer this goal; "" if nothing that is known speaks against it."""
         if self.needs.startswith("unknown") and data.unknown_classes == 0:
             return (
-                f"The data cannot answer {self.name}: it has no test samples of unknown classes. "
-                f"Give --unknown 2, which hides two classes from training, or --unknown-from."
+                f"The data cannot answer {self.name}: they have no test samples of unknown classes. "
+                f"`compare --unknown 2` hides two classes from training, and --unknown-from takes them from other data."
             )
         if self.needs == "unknown classes" and data.unknown_classes == 1:
             return (
-                f"The data cannot answer {self.name}: its unknown test samples are of one class, "
+                f"The data cannot answer {self.name}: their unknown test samples are of one class, "
                 f"and two or more are needed to tell apart."
             )
         if self.needs == "rare" and data.counts and min(data.counts) >= RARE:
