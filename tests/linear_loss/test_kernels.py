@@ -94,7 +94,7 @@ def test_where_compiling_fails_eager_code_goes_on_and_says_so_once(name: str, mo
 
 @pytest.mark.usefixtures("compiles")
 def test_what_is_not_computed_in_place_goes_by_smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GPU chunks are sized for computing in place. Without gradients, with numbers to learn or ties they are smaller."""
+    """GPU chunks are sized for work in place. Without gradients, with numbers to learn or ties they are smaller."""
     monkeypatch.setitem(plan.__globals__, "CHUNK", 3 * K)
     seen = []
     for part in (by_rows, rows_coupled):
