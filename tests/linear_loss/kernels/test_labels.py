@@ -415,7 +415,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_kernel_in_the_cache_of_triton_is_not_taken_for_one_with_other_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache knows a kernel by its text and by that of the functions it calls. It does not see a number elsewhere."""
+    """The cache knows a kernel by its text and by that of the functions it calls. A number elsewhere is not seen."""
     lines, first = inspect.getsourcelines(kernels.place)
     text = "\n" * (first - 1) + "".join(lines)
     monkeypatch.syspath_prepend(tmp_path)
