@@ -53,7 +53,6 @@ Losses = Annotated[
     str, typer.Option(help="Names separated by commas; hyperparameters follow a colon: ce,sln:gamma=0.5.")
 ]
 Seeds = Annotated[int, typer.Option(help="How many seeds per loss.", min=1, max=MOST_SEEDS)]
-Tune = Annotated[bool, typer.Option(help="Search learning rate and weight decay for each loss first.")]
 For = Annotated[
     str | None,
     typer.Option(
@@ -64,6 +63,15 @@ For = Annotated[
     ),
 ]
 All = Annotated[bool, typer.Option("--all", help="Print every measure on every split.")]
+Tune = Annotated[
+    bool | None,
+    typer.Option(
+        "--tune/--no-tune",
+        help="Search learning rate and weight decay for each loss first, on training samples that are held out. If "
+        "neither is given, we tune if the data are large enough and if it should take less than ten minutes.",
+        show_default=False,
+    ),
+]
 Out = Annotated[Path, typer.Option(help="Folder of the runs.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ..., or auto.")]
 Workers = Annotated[int | None, typer.Option(help="Processes on the CPU; one per core if not given.", min=1)]
@@ -172,6 +180,10 @@ class Settings:
         refuse_other_data(trials, placement, dataset)
         return trials, notes
 
+    def given(self) -> dict[str, Any]:
+        """The fields of a trial that options and --set give, by their dotted names."""
+        return {**self._given(), **assignments(self.set or [])}
+
     def _given(self) -> dict[str, Any]:
         """The fields of a trial that options set, by their dotted names."""
         values = {field: getattr(self, option) for option, field in FIELDS.items()}
@@ -184,6 +196,13 @@ class Settings:
             options = {} if self.scale is None else {"scale": self.scale}
             given["head"] = {"name": "normalized" if self.head is None else self.head, "options": options}
         return given
+
+
+def free_settings(given: Mapping[str, Any]) -> list[str]:
+    """The settings that may be tuned: learning rate and weight decay, if they are not among the fields given."""
+    whole = given.get("optimiser")
+    fixed = whole if isinstance(whole, Mapping) else {}
+    return [name for name in ("lr", "weight_decay") if f"optimiser.{name}" not in given and name not in fixed]
 
 
 def for_each_loss(

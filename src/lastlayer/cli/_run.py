@@ -6,7 +6,6 @@ Tests: tests/cli/test_run.py.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import time
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from lastlayer.data import Dataset
     from lastlayer.reports import Goal
     from lastlayer.runners import Event, Placement
+    from lastlayer.runs import Comparison
     from lastlayer.training import Progress as Moment
     from lastlayer.training import Trial
 
@@ -90,13 +90,18 @@ def loss_in_words(trial: Trial) -> str:
 
 def names_of(trials: Sequence[Trial]) -> list[str]:
     """What each trial is called while it runs: its name in the table, and its seed."""
+    return [f"{label} seed {trial.seed}" for label, trial in zip(labels(trials), trials, strict=True)]
+
+
+def labels(trials: Sequence[Trial]) -> list[str]:
+    """The name of each trial in the table of results. Trials that differ only in seed and fold share it."""
     from lastlayer.reports.collect import group_of
     from lastlayer.reports.summary import labels_of
 
     keys = [json.dumps(group_of(trial.to_dict())) for trial in trials]
     apart = list(dict.fromkeys(keys))
-    labels = dict(zip(apart, labels_of([json.loads(key) for key in apart]), strict=True))
-    return [f"{labels[key]} seed {trial.seed}" for key, trial in zip(keys, trials, strict=True)]
+    found = dict(zip(apart, labels_of([json.loads(one) for one in apart]), strict=True))
+    return [found[one] for one in keys]
 
 
 def comparison_file(trials: Sequence[Trial], placement: Placement) -> Path:
@@ -105,13 +110,23 @@ def comparison_file(trials: Sequence[Trial], placement: Placement) -> Path:
     return placement.root / f"compare-{together}.json"
 
 
+def comparison_of(
+    trials: Sequence[Trial], placement: Placement, title: str, asked: Sequence[Trial] | None = None
+) -> Comparison:
+    """What is written down of a comparison. `asked` are the trials with None for what was tuned."""
+    from lastlayer.runs import Comparison
+
+    listed = {trial.identity: one.to_dict() for trial, one in zip(trials, asked or trials, strict=True)}
+    return Comparison(comparison_file(trials, placement), title, typed(), listed)
+
+
 def run(
     trials: Sequence[Trial],
     placement: Placement,
     title: str,
     dataset: Dataset | None = None,
     notes: Sequence[str] = (),
-    goals: Sequence[str] = (),
+    comparison: Comparison | None = None,
 ) -> None:
     """Run what is not done, with live progress. Ctrl-C ends it and prints the command that continues.
 
@@ -121,10 +136,10 @@ def run(
         title: of the comparison, for reports.
         dataset: the data set of all trials as it was read, if it is loaded already.
         notes: printed first.
-        goals: names of the goals that were asked for.
+        comparison: what to write down, if it is not simply these trials and the title.
     """
     from lastlayer.runners import run_trials
-    from lastlayer.runs import Comparison, write_comparison
+    from lastlayer.runs import write_comparison
     from lastlayer.training.engine.checkpoint import import_writer
 
     events = run_trials(trials, placement, dataset)
@@ -132,9 +147,8 @@ def run(
         import_writer()
         make_folder("--tensorboard", placement.tensorboard)
     make_folder("--out", placement.root)
-    listed = {trial.identity: trial.to_dict() for trial in trials}
     try:
-        write_comparison(Comparison(comparison_file(trials, placement), title, typed(), listed, tuple(goals)))
+        write_comparison(comparison or comparison_of(trials, placement, title))
     except OSError as error:
         why = f"nothing can be written there ({error.strerror}); choose another"
         raise ValueError(f"--out {placement.root}: {why}") from error
@@ -146,32 +160,6 @@ def run(
                 show(event)
     except KeyboardInterrupt:
         say_stopped("checkpoints are kept")
-
-
-def tuned(trials: Sequence[Trial], placement: Placement, dataset: Dataset | None = None) -> list[Trial]:
-    """The trials with the learning rate and weight decay that did best on validation data, one budget for all losses.
-
-    Args:
-        trials: resolved.
-        placement: where and how the candidates run.
-        dataset: the data set of all trials as it was read, if it is loaded already.
-    """
-    from lastlayer.training.recipes import best_settings, candidates
-
-    def without_seed(trial: Trial) -> Trial:
-        return dataclasses.replace(trial, seed=0)
-
-    settings = {without_seed(trial).identity: without_seed(trial) for trial in trials}
-    grids = {key: candidates(trial) for key, trial in settings.items()}
-    every = [candidate for grid in grids.values() for candidate in grid]
-    if dataset is not None:
-        refuse_other_data(every, placement, dataset)
-    run(every, placement, f"tuning of {counted(len(settings), 'setting')}", dataset)
-    chosen = {}
-    for key, trial in settings.items():
-        chosen[key], note = best_settings(trial, grids[key], placement.folder)
-        typer.echo(f"tuned {loss_in_words(trial)}: {note}", err=True)
-    return [dataclasses.replace(chosen[without_seed(trial).identity], seed=trial.seed) for trial in trials]
 
 
 def goals_of(asked: Sequence[Goal] | None, dataset: Dataset) -> tuple[tuple[str, ...], list[str]]:

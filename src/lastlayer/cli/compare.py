@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lastlayer.cli._folds import on_folds
 from lastlayer.cli._options import (
     All,
     Device,
@@ -29,11 +30,13 @@ from lastlayer.cli._options import (
     Workers,
     assignments,
     for_each_loss,
+    free_settings,
     split_losses,
     takes_settings,
 )
-from lastlayer.cli._run import check_trials, goals_of, refuse_other_data, run, show_results, tuned
+from lastlayer.cli._run import check_trials, goals_of, refuse_other_data, run, show_results
 from lastlayer.cli._say import counted
+from lastlayer.cli._tuning import tuned
 
 if TYPE_CHECKING:
     from lastlayer.training import Trial
@@ -48,7 +51,7 @@ def compare(
     settings: Settings,
     losses: Losses = DEFAULT_LOSSES,
     seeds: Seeds = 3,
-    tune: Tune = False,
+    tune: Tune = None,
     out: Out = Path("runs"),
     device: Device = "auto",
     workers: Workers = None,
@@ -69,6 +72,7 @@ def compare(
     from lastlayer.data import reading_once
     from lastlayer.reports import parse_goals
     from lastlayer.runners import Placement
+    from lastlayer.runners.processes import keeping_workers
     from lastlayer.training import load_data
 
     names, asked = split_losses(losses), None if goals is None else parse_goals(goals)
@@ -76,14 +80,16 @@ def compare(
         out, device, workers, pack, devices=devices, data_root=settings.data_root, retry_failed=retry_failed,
         tensorboard=tensorboard, trust=tuple(trust or ()),
     )  # fmt: skip
-    with reading_once():
+    with reading_once(), keeping_workers():
         trials, notes = settings.trials(names, range(seeds), placement)
-        wanted, more = goals_of(asked, load_data(trials[0].data, settings.data_root))
-        if tune:
-            trials = tuned(trials, placement)
+        samples = load_data(trials[0].data, settings.data_root)
+        wanted, more = goals_of(asked, samples)
+        given = settings.given()
+        trials, notes = on_folds(trials, samples, [*notes, *more], placement, kept="data.fold" in given)
+        chosen = tuned(trials, placement, samples, wanted=tune, names=free_settings(given), goals=wanted)
         title = f"{settings.data}: {counted(len(names), 'loss')}, {counted(seeds, 'seed')}"
-        run(trials, placement, title, notes=[*notes, *more], goals=wanted)
-    show_results(trials, placement, everything=everything)
+        run(chosen.trials, placement, title, notes=notes, comparison=chosen.comparison(placement, title))
+    show_results(chosen.trials, placement, everything=everything)
 
 
 @takes_settings
@@ -118,7 +124,7 @@ def linear_probe(
     test: Annotated[Path | None, _option(help="The same for testing; if not given, a fifth of each class.")] = None,
     losses: Losses = "ce,sln,bce,batch-ce",
     seeds: Seeds = 3,
-    tune: Tune = False,
+    tune: Tune = None,
     head: Annotated[str, typer.Option(help="linear, normalized or batch-norm.")] = "linear",
     scale: Annotated[float | None, _option(help="Scale of the logits of a normalized head.")] = None,
     epochs: Annotated[int | None, _option(help="Passes over the rows; if not given, 5 to 50, for 800 steps.")] = None,
@@ -155,6 +161,7 @@ def linear_probe(
             raise ValueError(f"--set {name}: {why}")
     from lastlayer.reports import parse_goals
     from lastlayer.runners import Placement
+    from lastlayer.training import choose
     from lastlayer.training.facts import load_features
     from lastlayer.training.recipes import choose_rate, probe_trial
 
@@ -178,9 +185,12 @@ def linear_probe(
     notes = check_trials(trials, dataset)
     wanted, more = goals_of(asked, dataset)
     placement = Placement(out, device, retry_failed=retry_failed)
-    if tune:
-        trials = tuned(trials, placement, dataset)
-    refuse_other_data(trials, placement, dataset)
+    samples = choose(dataset, trials[0].data)
+    notes += more
+    trials, notes = on_folds(trials, samples, notes, placement, kept="data.fold" in changed, given=dataset)
+    free = free_settings({**{name: value for name, value in given.items() if value is not None}, **changed})
+    chosen = tuned(trials, placement, samples, wanted=tune, names=free, goals=wanted, given=dataset)
+    refuse_other_data(chosen.trials, placement, dataset)
     title = f"heads on {dataset.name}: {len(dataset.train)} rows, {dataset.num_classes} classes"
-    run(trials, placement, title, dataset, [*notes, *more], wanted)
-    show_results(trials, placement, everything=everything)
+    run(chosen.trials, placement, title, dataset, notes, chosen.comparison(placement, title))
+    show_results(chosen.trials, placement, everything=everything)

@@ -12,6 +12,8 @@ from lastlayer._core.labels import long_tail_counts
 
 from .dataset import Dataset, Split, joined
 
+_TEST_SET = "test set: "  # how the note begins that says how the test set was drawn
+
 
 def _shuffled(count: int, seed: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
@@ -56,7 +58,7 @@ def stratified(target: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, 
 def random_test_set(whole: Split, fraction: float, seed: int) -> tuple[Split, Split, str]:
     """Split a set without a test set into training and test samples by `stratified`, with a note that says so."""
     kept, held = stratified(whole.target, fraction, seed)
-    return whole.select(kept), whole.select(held), f"test set: {fraction:g} of each class at random, seed {seed}"
+    return whole.select(kept), whole.select(held), f"{_TEST_SET}{fraction:g} of each class at random, seed {seed}"
 
 
 def fold(dataset: Dataset, index: int, folds: int = 5, seed: int = 0) -> Dataset:
@@ -88,8 +90,9 @@ def fold(dataset: Dataset, index: int, folds: int = 5, seed: int = 0) -> Dataset
     dealt = torch.cat([indices for indices in by_class if len(indices) > 1])  # in turn, so that folds are equally large
     is_test = torch.zeros(len(whole), dtype=torch.bool)
     is_test[dealt[index % folds :: folds]] = True
+    drawn = f"{_TEST_SET}fold {index} of {folds}, seed {seed}"
     changed = dataset.replace(
-        f"test set: fold {index} of {folds}, seed {seed}",
+        notes=(*(note for note in dataset.notes if not note.startswith(_TEST_SET)), drawn),
         train=whole.select((~is_test).nonzero().flatten()),
         test=whole.select(is_test.nonzero().flatten()),
         random_test=1 / folds,

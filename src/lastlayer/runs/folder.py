@@ -248,13 +248,20 @@ class RunFolder:
         content = "".join(json.dumps(line) + "\n" for line in [{"trial": self.identity}, *kept])
         write_atomically(self.path / "metrics.jsonl", content.encode())
 
-    def append_metrics(self, line: Mapping[str, Any]) -> None:
-        """Add a line to metrics.jsonl and flush it to disk."""
+    def append_metrics(self, line: Mapping[str, Any], *, lasting: bool = True) -> None:
+        """Add a line to metrics.jsonl.
+
+        Args:
+            line: of an epoch.
+            lasting: wait until it is on disk, so that it outlasts a power cut. Without a checkpoint beside it a line
+                is of no use then: the epoch is trained again.
+        """
         path = self.path / "metrics.jsonl"
         with naming(path), path.open("a") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
 
     def save_checkpoint(self, epoch: int, state: Mapping[str, Any]) -> None:
         """Write the state after `epoch` epochs and delete all checkpoints but the last two.

@@ -177,6 +177,8 @@ def _fit(
 ) -> Generator[Progress, None, dict[str, Any]]:
     """Train epoch by epoch. After each, measure if it is time, and keep what a later process needs to go on."""
     trial, epochs = state.trial, state.trial.schedule.epochs
+    if not trial.evaluations and feed.dataset.validation is None:
+        raise ValueError("evaluations=0 measures validation samples alone, and there are none: set data.holdout too")
     take_step: Step = functools.partial(step, state, feed) if prepare is None else prepare(state, feed)
     measured_after = evaluate.evaluation_epochs(epochs, trial.evaluations)
     pictured_after = evaluate.snapshot_epochs(measured_after)
@@ -188,7 +190,7 @@ def _fit(
         folder.keep_metrics_before(past["epoch"] + 1)
     while True:
         line: dict[str, Any] = {"epoch": state.epoch, **state.last}
-        if state.epoch and feed.dataset.validation is not None:
+        if state.epoch and trial.evaluations and feed.dataset.validation is not None:
             line["validation"] = {"accuracy": (yield from _validate(state, feed.dataset.validation))}
         if state.epoch in measured_after and state.epoch not in {entry["epoch"] for entry in history}:
             line["train"], line["test"], picture, made = yield from _measure(state, feed.dataset, chosen)
@@ -207,23 +209,24 @@ def _fit(
                 "checksums": dict(state.facts.checksums),
                 "code": code_of(trial),
             }
-            saver.save(state.epoch, line, {**state.state_dict(), **rest}, must=state.epoch == epochs)
+            must = state.epoch == epochs and trial.evaluations > 0  # nobody goes on from a candidate that has ended
+            saver.save(state.epoch, line, {**state.state_dict(), **rest}, must=must)
         if state.epoch == epochs:
             break
         yield from train_epoch(state, feed, take_step)
     while not saver.is_idle:
         yield _progress(state, measuring=True)
     saver.wait()
-    result = yield from _result(state, feed.dataset, history, time.perf_counter() - began)
+    result = yield from _result(state, feed.dataset, history or [line], time.perf_counter() - began)
     if folder is None:
         return result
-    if last is None:  # they were measured before the run was interrupted
+    if last is None and trial.evaluations:  # they were measured before the run was interrupted
         last = yield from _read_test(state, feed.dataset)
     remembered = state.loss.state_dict().items()  # a loss of the user's own may remember more than tensors
     weights = state.network.state_dict()
     weights |= {f"{LOSS}{name}": value for name, value in remembered if isinstance(value, Tensor)}
-    shown = evaluate.finished_snapshots(sorted(pictured_after), pictures)
-    folder.finish(result, weights, shown, evidence(state.loss, last))
+    shown = evaluate.finished_snapshots(sorted(pictured_after), pictures) if pictures else {}
+    folder.finish(result, weights, shown, None if last is None else evidence(state.loss, last))
     return folder.result()
 
 
@@ -288,16 +291,21 @@ def _measure(
     """Measures on training and test samples, a picture of the test samples chosen, and what was made of all of them."""
     train = yield from _read(state, dataset.train)
     test = yield from _read_test(state, dataset)
-    for part, made in (("training", train), ("test", test)):
-        if not bool(made.logits.isfinite().all()):
-            what = f"the logits of the {part} samples are not finite in evaluation mode after the update"
-            raise state.diverged(max(state.epoch * state.steps_per_epoch - 1, 0), what)
+    _check_finite(state, "training", train)
+    _check_finite(state, "test", test)
     return (
         evaluate.measure(state.network, state.loss, dataset, train, on_test=False),
         evaluate.measure(state.network, state.loss, dataset, test, on_test=True),
         evaluate.snapshot(test, chosen),
         test,
     )
+
+
+def _check_finite(state: State, part: str, made: Outputs) -> None:
+    """Raise DivergedError if a logit is not finite."""
+    if not bool(made.logits.isfinite().all()):
+        what = f"the logits of the {part} samples are not finite in evaluation mode after the update"
+        raise state.diverged(max(state.epoch * state.steps_per_epoch - 1, 0), what)
 
 
 def _result(
@@ -307,7 +315,7 @@ def _result(
     trial = state.trial
     result: dict[str, Any] = {
         "trial": trial.to_dict(),
-        "measures": {part: history[-1][part] for part in ("train", "test")},
+        "measures": {part: history[-1][part] for part in ("train", "test") if part in history[-1]},
         "history": history,
         "seconds": seconds,
         "parameters": sum(p.numel() for p in state.network.parameters()),
@@ -317,7 +325,13 @@ def _result(
     }
     if dataset.validation is not None:
         made = yield from _read(state, dataset.validation)
-        result["measures"]["validation"] = evaluate.measure(state.network, state.loss, dataset, made, on_test=False)
+        if trial.evaluations:
+            values = evaluate.measure(state.network, state.loss, dataset, made, on_test=False)
+        else:
+            _check_finite(state, "validation", made)
+            with evaluate.evaluation(state.network):
+                values = evaluate.score(state.loss, made)
+        result["measures"]["validation"] = values
     if state.best is not None:
         best = build(trial, state.facts)[0].to(state.device)
         best.load_state_dict(state.best["network"])

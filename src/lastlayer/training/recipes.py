@@ -1,4 +1,4 @@
-"""Settings that a user leaves open: defaults that suit the data, and a search on a validation split.
+"""Settings that a user leaves open: defaults that suit the data.
 
 Tests: tests/training/test_recipes.py.
 """
@@ -6,23 +6,17 @@ Tests: tests/training/test_recipes.py.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lastlayer import losses
 from lastlayer.data import Dataset
-from lastlayer.runs import RunFolder
 from lastlayer.training.trial import Augmentation, DataChoice, ModelChoice, Optimiser, Schedule, Trial
 
 NOT_MIRRORED = ("digits", "mnist", "fashion-mnist", "svhn", "omniglot")  # a mirrored digit is another sign
 PROBE_STEPS = 800  # with more steps heads overfit; but a million rows take more, because five epochs are the least
 PROBE_EPOCHS = (5, 50)
 PROBE_BATCH = (64, 1024)
-RATE_FACTORS = (0.1, 0.3, 1.0, 3.0)
-DECAY_FACTORS = (0.1, 1.0, 10.0)
-TUNING_SEED = 1_000_003  # no comparison uses this seed
-HOLDOUT = 0.1
 
 
 def default_trial(dataset: Dataset) -> Trial:
@@ -86,64 +80,3 @@ def choose_rate(trial: Trial) -> Trial:
         return trial
     rate = losses.entry(trial.loss.name).module.probe_rate
     return dataclasses.replace(trial, optimiser=dataclasses.replace(trial.optimiser, lr=rate))
-
-
-def held_out(trial: Trial) -> Trial:
-    """A resolved trial as a candidate: part of its training set is held out, and it is measured once, at the end."""
-    data = dataclasses.replace(trial.data, holdout=trial.data.holdout or HOLDOUT)
-    return dataclasses.replace(trial, data=data, seed=TUNING_SEED, evaluations=1)
-
-
-def candidates(trial: Trial) -> list[Trial]:
-    """The grid around a resolved trial's own learning rate and weight decay: twelve trials with a tenth held out."""
-    lr, weight_decay = trial.optimiser.lr, trial.optimiser.weight_decay
-    assert lr is not None
-    assert weight_decay is not None
-    return [
-        held_out(trial).with_settings(
-            {"optimiser.lr": float(f"{lr * rate:.6g}"), "optimiser.weight_decay": float(f"{weight_decay * decay:.6g}")}
-        )
-        for rate in RATE_FACTORS
-        for decay in DECAY_FACTORS
-    ]
-
-
-def best_candidate(
-    grid: Sequence[Trial], scores: Sequence[Mapping[str, float] | None], runs: Path
-) -> tuple[Trial, Mapping[str, float]]:
-    """The candidate with the highest validation accuracy, and its score. Validation NLL decides ties.
-
-    Args:
-        grid: the candidates.
-        scores: what each measured on validation data; None if it failed.
-        runs: folder of their runs, for the message.
-
-    Raises:
-        ValueError: if every candidate failed.
-    """
-    scored = [(score, candidate) for score, candidate in zip(scores, grid, strict=True) if score is not None]
-    if not scored:
-        raise ValueError(f"every setting tried for {grid[0].loss.name} failed: see lastlayer status {runs}")
-    score, best = max(scored, key=lambda entry: (entry[0]["accuracy"], -entry[0]["nll"]))
-    return best, score
-
-
-def best_settings(trial: Trial, grid: Sequence[Trial], folder: Callable[[Trial], RunFolder]) -> tuple[Trial, str]:
-    """The trial with the learning rate and weight decay of its `best_candidate`, and a sentence on what was chosen.
-
-    Args:
-        trial: resolved.
-        grid: its candidates, which have run. One that failed has no score, because a rate too large diverges.
-        folder: gives the run folder of a trial.
-    """
-    runs = [folder(candidate) for candidate in grid]
-    scores = [run.result()["measures"]["validation"] if run.status == "done" else None for run in runs]
-    best, score = best_candidate(grid, scores, folder(trial).path.parent)
-    optimiser = best.optimiser
-    rates = sorted({candidate.optimiser.lr or 0.0 for candidate in grid})
-    edge = " (at the edge of the grid)" if optimiser.lr in (rates[0], rates[-1]) else ""
-    note = (
-        f"lr {optimiser.lr:g}{edge}, weight decay {optimiser.weight_decay:g}, "
-        f"validation accuracy {score['accuracy']:.4f}, {len(grid) - scores.count(None)} of {len(grid)} candidates done"
-    )
-    return dataclasses.replace(trial, optimiser=optimiser), note

@@ -198,7 +198,8 @@ class Trial:
     Attributes:
         batch_size: samples per step. The last, shorter batch of an epoch is left out.
         precision: of the forward pass in training: float32 or bfloat16 (autocast). Measuring is always in float32.
-        evaluations: how many times to measure during training, including at the end.
+        evaluations: how many times to measure during training, including at the end. 0 measures the validation samples
+            alone, once, at the end: enough to choose between settings, and blind to the test samples.
         teacher: folder of a finished run to distill from, or the name of a run beside this one.
         seed: of initial weights, order of samples and augmentation.
 
@@ -225,7 +226,7 @@ class Trial:
         settle(self)
         within(self.batch_size, "batch_size", 1)
         one_of(self.precision, "precision", ("float32", "bfloat16"))
-        within(self.evaluations, "evaluations", 1)
+        within(self.evaluations, "evaluations", 0)
         within(self.seed, "seed", 0, LARGEST_SEED)
 
     def to_dict(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from lastlayer.papers.engine.store import Observations, Record, Store
 from lastlayer.runners import Placement
 from lastlayer.runs import DamagedFileError, RunFolder
 from lastlayer.training import Trial
-from lastlayer.training.recipes import best_candidate, held_out
+from lastlayer.training.tuning import best, held_out
 
 Tell = Callable[[str], None]
 Group = tuple[str, ...]  # the points for which settings are chosen together
@@ -66,19 +66,22 @@ class Choosing:
         if self.grid.search is None:
             return self.grid, [""] * len(self.grid.cells)
         scores = _scores(self.store.read(self.artifact.name, self.size, tried=True))
-        best: dict[Group, dict[str, Any]] = {}
+        winners: dict[Group, dict[str, Any]] = {}
         for group, made in self.tried.items():
             found = [scores.get(trial.identity) for trial in made]
-            winner, score = best_candidate(made, found, self.placement.root)
-            best[group] = _combinations(self.groups[group])[made.index(winner)]
+            place = best(found)
+            if place is None:
+                where = f"see lastlayer status {self.placement.root}"
+                raise ValueError(f"every setting tried for {made[0].loss.name} failed: {where}")
+            winners[group] = _combinations(self.groups[group])[place]
             tell(
-                f"{' '.join(group) or self.artifact.name}: {_text(best[group])}, "
-                f"validation accuracy {score['accuracy']:.4f}, "
+                f"{' '.join(group) or self.artifact.name}: {_text(winners[group])}, "
+                f"validation accuracy {(found[place] or {})['accuracy']:.4f}, "
                 f"{len(made) - found.count(None)} of {len(made)} candidates done"
             )
         cells, chosen = [], []
         for cell in self.grid.cells:
-            settings = best.get(_group(self.grid.search, cell.labels), {})
+            settings = winners.get(_group(self.grid.search, cell.labels), {})
             cells.append(dataclasses.replace(cell, trial=cell.trial.with_settings(settings)))
             chosen.append(_text(settings))
         return dataclasses.replace(self.grid, cells=tuple(cells)), chosen

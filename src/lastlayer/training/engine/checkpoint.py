@@ -94,7 +94,7 @@ class Saver:
         if copied is not None:
             copied.synchronize()
         began = time.monotonic()
-        self.folder.append_metrics(line)
+        self.folder.append_metrics(line, lasting=state is not None)
         if state is not None:
             self.folder.save_checkpoint(epoch, state)
             ended = time.monotonic()
