@@ -15,7 +15,6 @@ import pytest
 from lastlayer import data
 from lastlayer import load as lastlayer_load
 from lastlayer.runs import RunFolder
-from lastlayer.training import recipes
 from tests.cli.commands import QUICK, lastlayer
 
 pytestmark = pytest.mark.usefixtures("folder_of_its_own")
@@ -108,7 +107,7 @@ def test_a_loss_of_ones_own_is_compared_and_loaded(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("sys.path", [*sys.path])
     Path("own_losses.py").write_text(MY_LOSSES)
     losses = "ce,own_losses.rooted,own_losses.RootedLoss,own_losses.RootedLoss:power=0.9"
-    code, said = lastlayer("compare", "--losses", losses, "--seeds", "1", *QUICK[:-1], "2")
+    code, said = lastlayer("compare", "--losses", losses, "--seeds", "1", *QUICK[:-2], "2", "--no-tune")
     assert code == 0, said
     assert "own_losses.RootedLoss power=0.9" in " ".join(said.split())
     runs = [path.parent for path in Path("runs").glob("*/result.json")]
@@ -255,7 +254,7 @@ def test_a_failure_that_could_not_be_written_down_is_said(monkeypatch: pytest.Mo
 
 
 def test_a_comparison_of_one_trial_has_its_page_and_a_training_has_none() -> None:
-    assert "page: " not in lastlayer("train", *QUICK[:-2])[1]
+    assert "page: " not in lastlayer("train", *QUICK[:-3])[1]
     code, said = lastlayer("compare", "--losses", "ce", "--seeds", "1", *QUICK)
     assert code == 0
     (page,) = Path("runs").glob("*.html")
@@ -277,7 +276,7 @@ def test_a_teacher_of_other_data_is_refused_before_anything_is_trained() -> None
 
 
 def test_a_damaged_teacher_is_refused_before_anything_is_trained() -> None:
-    _, said = lastlayer("train", *QUICK[:-2])
+    _, said = lastlayer("train", *QUICK[:-3])
     teacher = said.splitlines()[-1].removeprefix("run: ")
     weights = Path(teacher) / "weights.safetensors"
     whole = weights.read_bytes()
@@ -297,7 +296,7 @@ def test_a_run_whose_code_was_changed_is_refused_in_one_line() -> None:
     layers = "nn.Flatten(), nn.Linear(64, {width}), nn.Linear({width}, 10)"
     text = f"from torch import nn\n\n\ndef net(): return nn.Sequential({layers})\n"
     Path("changing_net.py").write_text(text.format(width=8))
-    code, said = lastlayer("train", *QUICK[:-2], "--model", "changing_net:net")
+    code, said = lastlayer("train", *QUICK[:-3], "--model", "changing_net:net")
     assert code == 0, said
     run = said.splitlines()[-1].removeprefix("run: ")
     Path("changing_net.py").write_text(text.format(width=128))
@@ -315,7 +314,7 @@ def test_a_run_whose_code_was_changed_is_refused_in_one_line() -> None:
 
 
 def test_a_teacher_teaches_the_losses_that_learn_from_one() -> None:
-    _, said = lastlayer("train", *QUICK[:-2])
+    _, said = lastlayer("train", *QUICK[:-3])
     teacher = said.splitlines()[-1].removeprefix("run: ")
     code, said = lastlayer("compare", "--losses", "ce,kd", "--seeds", "1", "--teacher", teacher, *QUICK)
     assert code == 0, said
@@ -326,32 +325,11 @@ def test_a_teacher_teaches_the_losses_that_learn_from_one() -> None:
     assert "a teacher goes with loss fn-kd or kd, got loss ce" in said
 
 
-def test_tuning_that_fails_says_where_to_look() -> None:
-    steep = ("--lr", "1e30", *QUICK, "--out", "elsewhere")
-    code, said = lastlayer("compare", "--losses", "mse", "--seeds", "1", "--tune", *steep)
-    assert code == 2
-    assert "every setting tried for mse failed: see lastlayer status elsewhere\n" in said
-
-
-def test_tuning_gives_each_loss_its_own_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipes, "RATE_FACTORS", (1e-6, 1.0, 1e9))
-    monkeypatch.setattr(recipes, "DECAY_FACTORS", (1.0,))
-    code, said = lastlayer("compare", "--losses", "ce,mse:beta=10", "--seeds", "1", "--tune", *QUICK)
-    assert code == 0, said
-    assert "tuned ce: lr 0.1," in said
-    assert "tuned mse beta=10: lr 0.003," in said
-    assert "2 of 3 candidates done" in said  # the largest rate diverges
-    trials = [RunFolder(path.parent).trial() for path in Path("runs").glob("*/result.json")]
-    final = [trial for trial in trials if trial["data"]["holdout"] == 0]
-    assert {(t["loss"]["name"], t["optimiser"]["lr"]) for t in final} == {("ce", 0.1), ("mse", 0.003)}
-    assert all(t["data"]["holdout"] == 0.1 and t["seed"] == recipes.TUNING_SEED for t in trials if t not in final)
-
-
 def test_tensorboard_gets_every_number() -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    assert lastlayer("train", "--loss", "ce", *QUICK[:-2], "--tensorboard", "logs")[0] == 0
+    assert lastlayer("train", "--loss", "ce", *QUICK[:-3], "--tensorboard", "logs")[0] == 0
     (folder,) = Path("logs").iterdir()
     events = EventAccumulator(str(folder))
     events.Reload()

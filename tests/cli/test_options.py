@@ -34,7 +34,7 @@ def test_options_reach_the_trial() -> None:
         "--clip 1 --mixup 0.2 --crop 1 --flip --rotation 5 --precision bfloat16 --label-smoothing 0.1 --holdout 0.2 "
         "--batch-size 32 --decay head"
     )
-    code, said = lastlayer("train", "--loss", "bce", "--seed", "3", *QUICK[:-2], *options.split())
+    code, said = lastlayer("train", "--loss", "bce", "--seed", "3", *QUICK[:-3], *options.split())
     assert code == 0, said
     (folder,) = (path.parent for path in Path("runs").glob("*/result.json"))
     trial = RunFolder(folder).trial()

@@ -1,4 +1,4 @@
-"""Settings a user leaves open: defaults by the data, heads on given features, and tuning, also by the command."""
+"""Settings a user leaves open: defaults by the data, and heads on given features, also by the command."""
 
 import json
 from pathlib import Path
@@ -17,15 +17,7 @@ from lastlayer.runners import Placement, run_trials
 from lastlayer.runs import RunFolder
 from lastlayer.training import Augmentation, Trial
 from lastlayer.training.facts import load_features
-from lastlayer.training.recipes import (
-    TUNING_SEED,
-    best_candidate,
-    best_settings,
-    candidates,
-    choose_rate,
-    default_trial,
-    probe_trial,
-)
+from lastlayer.training.recipes import choose_rate, default_trial, probe_trial
 from tests.training.conftest import points
 
 runner = CliRunner()
@@ -51,18 +43,6 @@ def test_defaults_suit_the_shape_and_the_kind_of_the_data(name, shape, model, au
         split = Split(torch.zeros(1, *shape).expand(samples, *shape), torch.arange(samples) % 2)
         trial = default_trial(Dataset(name, split, split, ("a", "b")))
         assert (trial.model.name, trial.augmentation, trial.batch_size) == (model, augmentation, batch_size)
-
-
-def test_the_best_candidate_has_the_highest_accuracy_and_then_the_lowest_nll(tmp_path):
-    grid = candidates(Trial().resolved())
-    runs = {trial.identity: RunFolder(tmp_path / trial.identity) for trial in grid}
-    for trial, accuracy, nll in zip(grid[4:8], (0.8, 0.9, 0.9, 0.9), (0.1, 0.3, 0.2, 0.4), strict=True):
-        runs[trial.identity].finish({"measures": {"validation": {"accuracy": accuracy, "nll": nll}}}, {}, {})
-    best, note = best_settings(Trial(seed=3), grid, lambda trial: runs.get(trial.identity, RunFolder(tmp_path / "x")))
-    assert best == Trial(seed=3, optimiser=grid[6].optimiser)
-    assert note == "lr 0.1, weight decay 1e-05, validation accuracy 0.9000, 4 of 12 candidates done"
-    with pytest.raises(ValueError, match=r"every setting tried for ce failed: see lastlayer status .*here"):
-        best_candidate(grid, [None] * 12, tmp_path / "here")
 
 
 def train(trials, root: Path, dataset, **options) -> list[str]:
@@ -148,24 +128,6 @@ def test_command_trains_every_loss_and_seed_then_skips_them(files, tmp_path):
     run(*arguments)
     assert [file.stat().st_mtime_ns for file in done] == before
     assert len(list((tmp_path / "runs").glob("compare-*.json"))) == 1
-
-
-def test_tuning_chooses_rate_and_decay_on_held_out_rows(files, tmp_path):
-    arguments = ["--features", files[0], "--test", files[1], "--losses", "bce", "--seeds", 2, "--epochs", 1]
-    said = run(*arguments, "--tune", "--out", tmp_path / "runs").output
-    results = [json.loads(file.read_text()) for file in (tmp_path / "runs").glob("*/result.json")]
-    searched = [result for result in results if result["trial"]["seed"] == TUNING_SEED]
-    assert [result["data"]["samples"]["train"] for result in searched] == [540] * 12
-    settings = {(r["trial"]["optimiser"]["lr"], r["trial"]["optimiser"]["weight_decay"]) for r in searched}
-    assert settings == {(rate, decay) for rate in (0.003, 0.009, 0.03, 0.09) for decay in (0.005, 0.05, 0.5)}
-    scores = [(r["measures"]["validation"]["accuracy"], -r["measures"]["validation"]["nll"]) for r in searched]
-    best = searched[scores.index(max(scores))]["trial"]["optimiser"]
-    edge = " (at the edge of the grid)" if best["lr"] in (0.003, 0.09) else ""
-    assert f"tuned bce: lr {best['lr']:g}{edge}, weight decay {best['weight_decay']:g}, validation accuracy" in said
-    assert "12 of 12 candidates done" in said
-    final = [result for result in results if result["trial"]["seed"] in (0, 1)]
-    assert [result["data"]["samples"]["train"] for result in final] == [600] * 2
-    assert [result["trial"]["optimiser"] for result in final] == [best] * 2
 
 
 def test_rows_may_be_held_out(files, tmp_path):

@@ -6,7 +6,8 @@ Test samples take no part: a candidate is never measured on them. Every loss get
    sixth of the epochs.
 2. For each rate, the decay that did best goes on, and trains for all epochs. Short trainings favour large rates, so
    the rates are not compared before this.
-3. If the best setting lies at the edge of what was tried, one more is tried beyond that edge.
+3. If the best setting lies at the edge of what was tried, one more is tried beyond that edge. The smallest decay is no
+   edge: it is next to none, and a smaller one would change nothing.
 
 The best has the highest accuracy on the held-out samples, or balanced accuracy. NLL decides ties.
 
@@ -217,6 +218,7 @@ def _beyond(chosen: Trial, name: str, settings: Sequence[Trial]) -> Trial | None
     """If a setting of the chosen trial lies at the edge of what was tried, the trial with the next value beyond it."""
     values = sorted({getattr(one.optimiser, name) for one in settings})
     value = getattr(chosen.optimiser, name)
-    if len(values) < 2 or value not in (values[0], values[-1]):
+    edges = values[-1:] if name == "weight_decay" else [values[0], values[-1]]
+    if len(values) < 2 or value not in edges:
         return None
     return _scaled(chosen, name, value / (values[1] if value == values[0] else values[-2]))
