@@ -35,7 +35,7 @@ def test_seeds_test_on_different_folds_if_the_test_set_is_random_and_small() -> 
         assert result["data"]["notes"] == [f"test set: fold {result['trial']['data']['fold']} of 5, seed 0"]
     (group,) = reports.summarise(reports.load("runs")).groups
     assert sorted(group.done) == [0, 1]
-    tested = [RunFolder(Path("runs") / path.parent.name).tensors("rows")["target"] for path in Path("runs").glob("*/rows.safetensors")]
+    tested = [RunFolder(path.parent).tensors("rows")["target"] for path in Path("runs").glob("*/rows.safetensors")]
     assert [len(one) for one in tested] == [30, 30]
 
 

@@ -65,6 +65,7 @@ def test_options_reach_the_trial() -> None:
         (["--data", "./nowhere"], ["./nowhere", "no such file or folder"]),
         (["--out", "/dev/null/runs"], ["--out /dev/null/runs", "no folder can be made there"]),
         (["--epochs", "0"], ["schedule.epochs", "0"]),
+        (["--set", "evaluations=0"], ["--set evaluations=0", "give 1 or more"]),
         (["--set", "schedul.epochs=3"], ["schedul", "'schedule'"]),
         (["--head", "cosine"], ["cosine", "normalized"]),
         (["--head", ""], ["head '' is unknown", "normalized"]),

@@ -52,7 +52,11 @@ def test_each_loss_gets_the_settings_that_did_best_and_every_candidate_is_shown(
             if run["trial"] in whole
         }
         best = max(scores, key=lambda one: (scores[one]["accuracy"], -scores[one]["nll"]))
-        made = [one["optimiser"] for one in trials() if one not in candidates() and one["loss"]["options"].get("beta") == beta]
+        made = [
+            one["optimiser"]
+            for one in trials()
+            if one not in candidates() and one["loss"]["options"].get("beta") == beta
+        ]
         assert {(one["lr"], one["weight_decay"]) for one in made} == {best}
         assert len(made) == 2
         assert compared.tuning is not None
@@ -99,7 +103,9 @@ def test_what_would_be_chance_is_not_tuned_and_that_is_said() -> None:
     assert told["why_not"] == "trainings of 6 steps are too short to tell settings apart"
     code, said = lastlayer("compare", "--losses", "ce", "--seeds", "1", *SHORT, "--no-tune")
     assert (comparisons()[False].tuning or {})["ce"]["why_not"] == "--no-tune"
-    code, said = lastlayer("compare", "--losses", "ce", "--seeds", "1", *SHORT, "--lr", "1", "--set", "optimiser.weight_decay=0")
+    code, said = lastlayer(
+        "compare", "--losses", "ce", "--seeds", "1", *SHORT, "--lr", "1", "--set", "optimiser.weight_decay=0"
+    )
     assert "not tuned: the learning rate and the weight decay were given" in said
 
 

@@ -42,6 +42,8 @@ def check_trials(trials: Sequence[Trial], dataset: Dataset, trust: Sequence[str]
     seen, facts = set(), Facts.of(dataset)
     notes = dict.fromkeys(dataset.notes)
     for trial in trials:
+        if not trial.evaluations:
+            raise ValueError("--set evaluations=0: then nothing is measured on test samples; give 1 or more")
         if trial.identity in seen:
             raise ValueError(f"--losses: {loss_in_words(trial)} is there twice; name each once")
         seen.add(trial.identity)

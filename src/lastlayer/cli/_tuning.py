@@ -175,7 +175,7 @@ def _why_not(
     try:
         before = read_comparison(comparison_file(trials, placement)).tuning or {}
         reasons = {str(entry.get("why_not", "")) for entry in before.values()}
-    except (DamagedFileError, FileNotFoundError):
+    except (DamagedFileError, OSError):
         reasons = set()
     if said := next((reason for reason in reasons if reason.startswith(TOO_LONG)), ""):
         return said

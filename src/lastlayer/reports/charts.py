@@ -126,7 +126,8 @@ def _pictures(
 ) -> list[dict[str, Any]]:
     """Pictures of the group's runs. The first run may fill the group's share of the page, the others a second one."""
     made: list[dict[str, Any]] = []
-    shown = sorted(group.done.items())[: max(1, MOST_PICTURES // groups)]
+    drawn = {s: run for s, run in group.done.items() if "snapshots.safetensors" in (run.result or {}).get("files", {})}
+    shown = sorted(drawn.items())[: max(1, MOST_PICTURES // groups)]
     for seed, run in shown:
         share = groups if not made else groups * len(shown)
         told = notes if not made else []  # the others leave things out for the same reason

@@ -298,7 +298,7 @@ class RunFolder:
         self,
         result: Mapping[str, Any],
         weights: Mapping[str, Tensor],
-        snapshots: Mapping[str, Tensor],
+        snapshots: Mapping[str, Tensor] | None,
         rows: Mapping[str, Tensor] | None = None,
     ) -> None:
         """Write weights, snapshots and rows, then the result, which makes the run done.

@@ -225,7 +225,7 @@ def _fit(
     remembered = state.loss.state_dict().items()  # a loss of the user's own may remember more than tensors
     weights = state.network.state_dict()
     weights |= {f"{LOSS}{name}": value for name, value in remembered if isinstance(value, Tensor)}
-    shown = evaluate.finished_snapshots(sorted(pictured_after), pictures) if pictures else {}
+    shown = evaluate.finished_snapshots(sorted(pictured_after), pictures) if pictures else None
     folder.finish(result, weights, shown, None if last is None else evidence(state.loss, last))
     return folder.result()
 
