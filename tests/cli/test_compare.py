@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy
 import pytest
+import torch
 
 from lastlayer import data
 from lastlayer import load as lastlayer_load
+from lastlayer.reports import GOALS
 from lastlayer.runs import RunFolder
 from tests.cli.commands import QUICK, lastlayer
 
@@ -54,6 +56,31 @@ def test_goals_are_answered_and_a_report_of_the_same_runs_says_the_same() -> Non
     everything = lastlayer(*command, "--all")[1]
     assert "AUPRC ↑" in everything
     assert "NC1 ↓" in everything
+
+
+def test_every_goal_is_answered_from_what_runs_keep_of_their_test_rows() -> None:
+    """The values that are compared are the means over the rows whose noise is measured."""
+    options = ["--train-samples", "900", "--unknown", "3", "--long-tail", "20", "--for", ",".join(GOALS)]
+    code, said = lastlayer("compare", "--losses", "ce,sln", "--seeds", "2", *QUICK, *options)
+    assert code == 0
+    assert said.count("95 % confidence, ") >= len(GOALS)
+    for path in Path("runs").glob("*/result.json"):
+        result, rows = RunFolder(path.parent).result(), RunFolder(path.parent).tensors("rows")
+        measured, counts = result["measures"]["test"], torch.tensor(result["data"]["counts"])
+        right = (rows["decision"] == rows["target"]).double()
+        recalls = torch.stack([right[rows["target"] == k].mean() for k in range(len(counts))])
+        found = {
+            "accuracy": right.mean(),
+            "balanced_accuracy": recalls.mean(),
+            "few": recalls[counts < 20].mean(),
+            "nll": rows["log_loss"].double().mean(),
+            "nearest_mean": rows["unknown_right"].double().mean(),
+        }
+        assert {name: float(value) for name, value in found.items()} == pytest.approx(
+            {name: measured[name] for name in found}, rel=1e-5
+        )
+        for name in ("auprc", "oscr"):  # the middle of the resamples
+            assert abs(float(rows[f"draw.{name}"].mean()) - measured[name]) < float(rows[f"draw.{name}"].std())
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def chosen_goals(summary: Summary) -> tuple[Goal, ...]:
     return default_goals(KnownData.of_result(data), len(data.get("class_names", [])))
 
 
-def listed(words: Sequence[str]) -> str:
+def listed(words: Sequence[str], last: str = "and") -> str:
     """Words as a list in a sentence.
 
     Example:
@@ -86,7 +86,7 @@ def listed(words: Sequence[str]) -> str:
     """
     if len(words) < 2:
         return "".join(words)
-    return f"{', '.join(words[:-1])} and {words[-1]}"
+    return f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
 # the decision
@@ -181,7 +181,7 @@ def _in_words(decided: _Decided, others: Sequence[_Decided], summary: Summary) -
     sentences = [
         *_about_skew(goal, summary),
         *_why(decided),
-        *(_cost(decided.loss, other) for other in others),
+        *_costs(decided.loss, others),
         *_about_tuning(summary),
         *decided.notes,
     ]
@@ -319,10 +319,10 @@ def _difference(decided: _Decided, best: str, other: str, rival: Rival) -> str:
         return f"{other} makes between {fewest} errors fewer and {most} more than {best}"
     unit = " points" if decided.goal.is_share else ""
     least, most = (f"{100 * end:.1f}" if decided.goal.is_share else f"{end:.3f}" for end in (abs(low), high))
-    noun = f"the {decided.goal.noun} of {other} is"
+    where = f"{best} in {decided.goal.noun}"
     if low > 0:
-        return f"{noun} {least} to {most}{unit} worse than that of {best}"
-    return f"{noun} between {least}{unit} better and {most}{unit} worse than that of {best}"
+        return f"{other} is {least} to {most}{unit} worse than {where}"
+    return f"{other} is between {least}{unit} better and {most}{unit} worse than {where}"
 
 
 def _on_rows(decided: _Decided) -> str:
@@ -359,20 +359,29 @@ def _round(number: float) -> str:
     return f"{math.ceil(number / step) * step:,}"
 
 
-def _cost(loss: str, other: _Decided) -> str:
-    """What the recommended loss costs for another goal."""
-    found, noun = other.decision, other.goal.noun
-    if found is None:
-        return ""
-    if loss not in found.means:
-        return f"What {loss} costs in {noun} is not known."
-    if loss == found.best:
-        return f"It has the best mean {noun} too."
-    values = _against(other, loss, found.best)
-    if found.rivals[loss].is_worse:
-        difference = _difference(other, found.best, loss, found.rivals[loss])
-        return f"It costs {noun}: {values}. With 95 % confidence, {difference}."
-    return f"It is not shown to cost {noun}: {values}, the best."
+def _costs(loss: str, others: Sequence[_Decided]) -> list[str]:
+    """What the recommended loss costs for other goals."""
+    best, unsure, worse, unknown = [], [], [], []
+    for other in others:
+        found, noun = other.decision, other.goal.noun
+        if found is None:
+            continue
+        if loss not in found.means:
+            unknown.append(noun)
+        elif loss == found.best:
+            best.append(noun)
+        elif found.rivals[loss].is_worse:
+            difference = _difference(other, found.best, loss, found.rivals[loss])
+            values = _against(other, loss, found.best)
+            worse.append(f"It costs {noun}: {values}. With 95 % confidence, {difference}.")
+        else:
+            unsure.append(f"{noun} ({_against(other, loss, found.best)}, the best)")
+    return [
+        *worse,
+        *([f"{loss} also has the best mean {listed(best)}."] if best else []),
+        *([f"It is not shown to cost {listed(unsure, 'or')}."] if unsure else []),
+        *([f"What {loss} costs in {listed(unknown, 'or')} is not known."] if unknown else []),
+    ]
 
 
 def _about_skew(goal: Goal, summary: Summary) -> list[str]:
