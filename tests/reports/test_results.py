@@ -107,8 +107,8 @@ def test_tables_have_plain_names_and_a_part_for_geometry(tmp_path):
 
 
 def test_geometry_needs_no_decision():
-    assert all(is_geometry(MEASURES[name]) for name in ("nc1", "nc2", "separability", "self_duality_mean"))
-    assert not any(is_geometry(MEASURES[name]) for name in ("accuracy", "ece", "auroc", "log_partition_mean", "few"))
+    assert all(is_geometry(MEASURES[name]) for name in ("nc1", "separability", "self_duality_mean", "gamma_norm"))
+    assert not any(is_geometry(MEASURES[name]) for name in ("accuracy", "ece", "auroc", "nearest_mean", "few"))
 
 
 def test_class_tables_say_each_number_and_are_text(tmp_path):

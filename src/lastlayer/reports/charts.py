@@ -157,7 +157,9 @@ def _add_class_logits(groups: Sequence[Group], rows: Rows, snapshots: list[list[
             own = [class_names(run)[label] for label in kept["logit_classes"].tolist()]
             names = names or own
             if own == names:
-                kinds = {f"{kind}_logits": _shares(kept[f"logit_{kind}"]) for kind in ("true", "false")}
+                counts = {kind: kept[f"logit_{kind}"] for kind in ("true", "false")}  # of few rows: half as many bins
+                halved = {kind: one.reshape(len(one), -1, 2).sum(2) for kind, one in counts.items()}
+                kinds = {f"{kind}_logits": _shares(one) for kind, one in halved.items()}
                 ranges = [[_number(end) for end in ends] for ends in kept["logit_range"].tolist()]
                 one["class_logits"] = {"range": ranges, **kinds}
     return names

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from lastlayer.measures import MEASURES, Measure
-from lastlayer.reports.answer import Answer
+from lastlayer.reports.answer import Answer, chosen_goals
 from lastlayer.reports.classes import MOST_CLASSES, Classes
 from lastlayer.reports.columns import SPLITS, Column, Split, TableCell, texts_of_cell
 from lastlayer.reports.summary import DECISIONS, FEATURES, Summary
@@ -72,7 +72,7 @@ def interval_chart(intervals: Mapping[str, Interval], measure: Measure, chosen: 
     scale = 100.0 if percent else 1.0
     low, high = axis_range([end for one in known.values() for end in one], measure.limits)
     ticks = round_numbers(scale * low, scale * high)
-    decimals = _decimals(scale * min(one[2] - one[0] for one in known.values()))
+    decimals = _decimals(scale * min(one[2] - one[0] for one in known.values()), 1 if percent else 3)
     unit = " %" if percent else ""
 
     def place(value: float) -> str:
@@ -127,9 +127,9 @@ def round_numbers(low: float, high: float, most: int = 5) -> list[tuple[float, s
     return [(i * step, f"{i * step:.{decimals}f}") for i in range(first, last + 1)]
 
 
-def _decimals(width: float) -> int:
-    """So that an interval of this width differs in its last digits."""
-    return 4 if width <= 0 else min(4, max(0, 1 - math.floor(math.log10(width / 2) + 1e-9)))
+def _decimals(width: float, usual: int) -> int:
+    """As many as usual, or one or two more if the ends of an interval of this width would look the same."""
+    return usual if width <= 0 else min(usual + 2, max(usual, -math.floor(math.log10(width) + 1e-9)))
 
 
 def measure_tables(summary: Summary, section: str, *, geometry: bool) -> str:
@@ -156,11 +156,12 @@ def measure_tables(summary: Summary, section: str, *, geometry: bool) -> str:
 
 def is_geometry(measure: Measure) -> bool:
     """Whether a measure is of features and classifier alone, and not of what is decided."""
-    return bool(measure.needs) and not {"logits", "probabilities"} & set(measure.needs)
+    needs = set(measure.needs)
+    return bool({"features", "weight", "gamma"} & needs) and not {"logits", "probabilities"} & needs
 
 
 def _table(summary: Summary, split: Split, columns: Sequence[Column], *, hidden: bool) -> str:
-    key = [column for column in summary.leading(split, (*DECISIONS, *FEATURES)) if column in columns]
+    key = [column for column in summary.leading(split, _key(summary)) if column in columns and _has_values(column)]
     rest = [column for column in columns if column.split == split and column not in key]
     shown = [*key, *(column for column in columns if column.split == "run"), *rest]
     rows = []
@@ -172,6 +173,16 @@ def _table(summary: Summary, split: Split, columns: Sequence[Column], *, hidden:
     heads += "".join(_head(column.measure, column in rest) for column in shown)
     more = f' data-split="{split}"{" hidden" * hidden}'
     return scrolling(f"Measured on {SPLITS[split]}", "results", heads, rows, more)
+
+
+def _key(summary: Summary) -> list[str]:
+    """The measures that are shown first: those of the goals, then the usual ones."""
+    usual = ("accuracy", "balanced_accuracy", "macro_f1", "nll", *DECISIONS, *FEATURES)
+    return list(dict.fromkeys([*(goal.measure for goal in chosen_goals(summary)), *usual]))
+
+
+def _has_values(column: Column) -> bool:
+    return any(cell.n for cell in column.cells)
 
 
 def scrolling(label: str, kind: str, heads: str, rows: Iterable[str], more: str = "") -> str:
@@ -229,7 +240,7 @@ def class_tables(classes: Classes | None) -> str:
     if not few and (differing := classes.differing):
         parts.append(f"<h3>Classes that differ most between losses</h3>{_class_table(classes, differing)}")
     if len(classes.labels) > 1 and not classes.differing:
-        parts.append("<p>No class differs between losses by more than the noise of its test rows.</p>")
+        parts.append('<p class="note">No class differs between losses by more than the noise of its test rows.</p>')
     parts.append('<p class="note">Recall: share of the rows of a class that are decided as it. Precision: share of the '
                  "rows decided as a class that are of it. Both over all seeds.</p>")  # fmt: skip
     if classes.pairs:
@@ -244,11 +255,11 @@ def _class_table(classes: Classes, chosen: Sequence[int]) -> str:
     for k in chosen:
         counts = [classes.rows[k], *([classes.training[k]] if classes.training is not None else [])]
         cells = "".join(f"<td>{int(count):,}</td>" for count in counts)
-        best = max(range(len(classes.labels)), key=lambda i: classes.recall[i, k])
+        best = classes.recall[:, k].max()
         for i in range(len(classes.labels)):
             recall, precision = classes.recall[i, k], classes.precision[i, k]
             told = f"precision {_percent(precision)}" if math.isfinite(precision) else "never decided"
-            mark = ' class="top"' if i == best and len(classes.labels) > 1 else ""
+            mark = ' class="top"' if recall == best > classes.recall[:, k].min() else ""
             cells += (
                 f'<td{mark}>{_percent(recall)}<i class="meter" style="width:{100 * recall:.0f}%"></i>'
                 f'<span class="std">{told}</span></td>'
