@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lastlayer.measures import MEASURES
-from lastlayer.reports import load, summarise, write_page
+from lastlayer.reports import answers, load, summarise, write_page
 
 # Test folders cannot import from each other.
 factory = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "reports" / "factory.py")))
@@ -52,7 +52,7 @@ def page_file(tmp_path_factory):
         rows = factory.rows(chance + 4 * LOSSES[one["loss"]["name"]] * torch.nn.functional.one_hot(target, 3), target)
         accuracy = LOSSES[one["loss"]["name"]] + 0.001 * one["seed"]
         spread = {"nc1": 10.0 ** -list(LOSSES).index(one["loss"]["name"]) * (1 + 0.01 * one["seed"])}
-        values = {"accuracy": accuracy, **spread}
+        values = {"accuracy": accuracy, "balanced_accuracy": accuracy - 0.1, **spread}
         factory.done(
             root, one, classes=[evil, "<b>b</b>", "c"], test=values, samples=90, rows=rows, counts=(300, 60, 9)
         )
@@ -128,6 +128,31 @@ def test_everything_is_drawn_without_errors_and_fits(browser, page_file, size, s
         assert page.evaluate("window.hacked") is None
 
 
+def test_the_first_screen_says_what_to_choose_and_how_sure_that_is(laptop, page_file):
+    page = laptop.page
+    summary = summarise(load(page_file.parent))
+    for answer in answers(summary):
+        card = page.locator(f".answer[data-goal={answer.goal.name}]")
+        assert f"Use {answer.loss}" in card.inner_text()
+        assert answer.headline in card.inner_text()
+        for label, (low, mean, high) in answer.intervals.items():
+            row = card.locator(f".intervals li[data-group={label}]")
+            assert f"{100 * mean:.1f} % ({100 * low:.1f} to {100 * high:.1f})" in row.locator(".value").inner_text()
+            said = row.locator(".says").inner_text()
+            is_near = label in answer.decision.not_worse
+            assert said == ("recommended" if label == answer.loss else "not " * is_near + "shown to be worse")
+            track, line = row.locator(".track").bounding_box(), row.locator(".reach").bounding_box()
+            assert track["x"] - 1 <= line["x"]
+            assert line["x"] + line["width"] <= track["x"] + track["width"] + 1
+        ticks = [float(text) for text in card.locator(".ticks span").all_inner_texts()]
+        assert min(ticks) >= 0
+        assert max(ticks) <= 100
+        assert f"{answer.goal.noun} on test, in %. higher is better." in card.locator("figcaption").inner_text().lower()
+    first = page.locator(".answer").first
+    assert first.locator(".choice").bounding_box()["y"] < 300
+    assert first.locator(".intervals").bounding_box()["y"] < 400
+
+
 def test_texts_are_shown_as_they_are(laptop):
     heading = laptop.page.locator("h1").inner_text()
     assert "</script><script>window.hacked=1</script>" in heading
@@ -165,9 +190,9 @@ def test_train_and_test_and_all_measures(laptop):
     page.locator("#decisions .splits button[data-split=train]").click()
     assert table.count() == 1
     assert column(page, "accuracy") != test
-    assert page.locator("th[data-measure=nll]:visible").count() == 0
+    assert page.locator("th[data-measure=log_partition_mean]:visible").count() == 0
     page.locator("#decisions .columns button[data-columns=all]").click()
-    assert page.locator("th[data-measure=nll]:visible").count() == 1
+    assert page.locator("th[data-measure=log_partition_mean]:visible").count() == 1
     assert laptop.fits()
 
 
@@ -381,6 +406,21 @@ def test_the_look_of_a_loss_is_the_same_everywhere(laptop):
     assert page.locator("#curves .chart").first.locator("path.line").evaluate_all(look) == legend
     colours = page.locator("#logits path.shares.true").evaluate_all("all => all.map(one => one.getAttribute('stroke'))")
     assert colours == [colour for colour, _ in legend]
+
+
+def test_old_runs_say_what_is_missing_and_show_the_rest(browser, tmp_path):
+    for loss, accuracy in LOSSES.items():
+        for seed in range(2):
+            factory.done(tmp_path, trial(loss, seed), test={"accuracy": accuracy + 0.01 * seed})
+    file = write_page(summarise(load(tmp_path)), tmp_path / "report.html")
+    with Opened(browser, file, PHONE) as opened:
+        opened.scroll_through()
+        assert "older version" in opened.page.locator("#classes").inner_text()
+        assert opened.page.locator(".answer .choice").inner_text().startswith("Use")
+        assert opened.page.locator("#logit-class select").count() == 0
+        assert opened.page.locator("#logits .chart path.shares").count() == 2 * len(LOSSES)
+        assert opened.fits()
+        assert opened.errors == []
 
 
 def test_a_page_of_nothing_finished(browser, tmp_path):

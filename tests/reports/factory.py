@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from lastlayer._core.files import as_safetensors, write_json
+from lastlayer._core.files import write_json
 from lastlayer.runs import RunFolder, identity_of
 
 MEASURED = ("accuracy", "nc1", "nc2", "nc3", "compactness", "separability", "intra_inter_ratio", "auprc",
@@ -104,13 +104,7 @@ def done(
     shown = snapshots(len(classes), epochs, samples, seed=content["seed"], most_cosines=most_cosines)
     if counts is not None:
         made["data"] = {**made["data"], "counts": list(counts)}
-    folder.finish(made, {"w": torch.zeros(1)}, shown)
-    if rows is not None:
-        content = as_safetensors(rows)
-        (folder.path / "rows.safetensors").write_bytes(content)
-        kept = folder.result()
-        kept["files"]["rows.safetensors"] = hashlib.sha256(content).hexdigest()
-        write_json(folder.path / "result.json", kept)
+    folder.finish(made, {"w": torch.zeros(1)}, shown, rows)
     return folder.path
 
 
