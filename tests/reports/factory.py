@@ -1,7 +1,6 @@
 """Run folders without training: files as a run leaves them, with numbers of the test's choosing."""
 
 import copy
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 

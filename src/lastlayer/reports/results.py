@@ -261,7 +261,7 @@ def _class_table(classes: Classes, chosen: Sequence[int]) -> str:
             told = f"precision {_percent(precision)}" if math.isfinite(precision) else "never decided"
             mark = ' class="top"' if recall == best > classes.recall[:, k].min() else ""
             cells += (
-                f'<td{mark}>{_percent(recall)}<i class="meter" style="width:{100 * recall:.0f}%"></i>'
+                f'<td{mark}>{_percent(recall)}<i class="meter" style="width:{4 * recall:.2f}rem"></i>'
                 f'<span class="std">{told}</span></td>'
             )
         differs = "<small>differs between losses</small>" if k in classes.differing else ""
