@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import itertools
 import math
 from importlib.resources import files
 
@@ -9,6 +10,7 @@ import pytest
 
 from lastlayer.papers import (
     Observations,
+    Record,
     Store,
     artifact,
     artifacts,
@@ -22,10 +24,10 @@ from lastlayer.papers.normalized_scaling import over_splits
 from lastlayer.papers.normalized_scaling.theory import (
     LogLoss,
     log_slope,
-    part,
     printed_fits,
     sphere_collapse,
     sphere_minima,
+    sphere_times,
 )
 from lastlayer.runners import Placement
 from lastlayer.theory.minima import normalized_binary_cross_entropy
@@ -95,7 +97,11 @@ def test_counted_epochs_stand_beside_their_own_tolerance():
 
 
 def test_small_scales_end_where_the_criterion_says():
-    assert list(part({0.3: [1.0], 0.4: [1.0], 0.5: [1.0], 5.0: [1.0]}, small=True)) == [0.3, 0.4]
+    labels = itertools.product(("CE", "BCE"), ("0.3", "0.4", "0.5", "5"))
+    rows = [Record({"loss": loss, "classes": "10", "gamma": g}, 0, 0, {"sphere.time": 1.0}) for loss, g in labels]
+    observed = Observations(f"{PAPER}.sphere", "small", tuple(rows))
+    assert [*sphere_times(observed, small=True).times["BCE"]] == [0.3, 0.4]
+    assert [*sphere_times(observed, small=False).times["BCE"]] == [5.0]
 
 
 def test_the_vit_of_tiny_imagenet_fits_its_images():

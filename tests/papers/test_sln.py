@@ -19,6 +19,7 @@ from lastlayer.papers import (
     published,
     reproduce,
 )
+from lastlayer.papers.engine.artifact import teachers_of
 from lastlayer.papers.engine.reproduce import all_trials
 from lastlayer.papers.engine.table import lines
 from lastlayer.papers.sln.theory import dynamics, theorem1, toy
@@ -75,7 +76,7 @@ def test_where_the_end_alone_counts_nothing_is_measured_on_the_way() -> None:
 
 def test_the_teacher_is_a_run_of_the_table() -> None:
     grid = artifact("sln.table1").grid("small")
-    (teacher,) = grid.teachers()
+    (teacher,) = teachers_of(grid.cells)
     assert teacher.identity in {trial.identity for trial in grid.trials()}
     assert teacher.model.name == "resnet56"
 

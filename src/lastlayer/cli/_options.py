@@ -79,7 +79,10 @@ Pack = Annotated[int | None, typer.Option(help="Trials at a time on a GPU; what 
 Devices = Annotated[
     int, typer.Option(help="Devices that each trial spans; more than one needs the extra devices.", min=1)
 ]
-DataRoot = Annotated[Path | None, typer.Option(help="Folder that holds the data sets.")]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(help="Folder that holds the data sets; $LASTLAYER_DATA or the user's cache if not given."),
+]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run failed trials again.")]
 Trust = Annotated[
     list[str] | None,

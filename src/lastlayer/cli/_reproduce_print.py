@@ -1,23 +1,18 @@
-"""What `lastlayer reproduce` prints: a table beside the published numbers, the list of artifacts, and verdicts.
-
-Tests: tests/cli/test_reproduce.py.
-"""
-
-from __future__ import annotations
+"""What `lastlayer reproduce` prints: a table beside the published numbers, the list of artifacts, and verdicts."""
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+import torch
+from rich.console import Console
+from rich.text import Text
+
+from lastlayer import papers
 from lastlayer.cli._say import counted
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from lastlayer.papers import Artifact, Line, Observations, Store, Verdict
-    from lastlayer.reports.text import PrintedColumn
-    from lastlayer.training import Trial
+from lastlayer.papers import Artifact, Line, Observations, Store, Verdict
+from lastlayer.reports.text import Layout, PrintedColumn, print_table
+from lastlayer.training import Trial
 
 _OUTCOME_STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yellow", "not run": "dim"}
 _UNITS = (("years", 31_557_600), ("d", 86400), ("h", 3600), ("min", 60))
@@ -27,10 +22,7 @@ def print_artifact(
     console: Console, artifact: Artifact, observed: Observations, only: Mapping[str, Sequence[str]]
 ) -> None:
     """Print the table beside the published numbers, then the choices made here and the runs without a result."""
-    from lastlayer.papers import lines
-    from lastlayer.reports.text import Layout, PrintedColumn, print_table
-
-    found = lines(artifact, observed)
+    found = papers.lines(artifact, observed)
     for axis, wanted in only.items():
         found = [line for line in found if line.labels.get(axis) in wanted]
     axes = dict.fromkeys(name for line in found for name in line.labels)
@@ -54,8 +46,6 @@ def print_artifact(
 
 def _columns(title: str, found: Sequence[Line]) -> list[PrintedColumn]:
     """The column of our numbers and, if the paper prints some, the column of its numbers."""
-    from lastlayer.reports.text import PrintedColumn
-
     entries = [line.entries.get(title) for line in found]
     ours = ["" if e is None else e.missing or _value(e.mean, e.std, e.count) for e in entries]
     columns = [PrintedColumn(title, ours, right=True)]
@@ -74,20 +64,15 @@ def _value(mean: float, std: float | None, count: int | None = None) -> str:
 
 def print_list(console: Console, artifacts: Sequence[Artifact], store: Store, device: str) -> None:
     """Print every artifact: what it shows, on which data, and how long its trials would take here at each size."""
-    import torch
-
-    from lastlayer.papers import SIZES, all_trials
-    from lastlayer.reports.text import Layout, PrintedColumn, print_table
-
     kind = "cuda" if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()) else "cpu"
     about = []
-    times: dict[str, list[str]] = {size: [] for size in SIZES}
+    times: dict[str, list[str]] = {size: [] for size in papers.SIZES}
     with console.status("estimating times"):
         for one in artifacts:
-            trials = {size: all_trials(one.grid(size)) for size in SIZES}
-            sets = sorted({trial.data.name for size in SIZES[1:] for trial in trials[size]})
+            trials = {size: papers.all_trials(one.grid(size)) for size in papers.SIZES}
+            sets = sorted({trial.data.name for size in papers.SIZES[1:] for trial in trials[size]})
             about.append(f"{one.shows} ({one.where}{': ' if sets else ''}{', '.join(sets)})")
-            for size in SIZES:
+            for size in papers.SIZES:
                 times[size].append("computed" if one.compute else _time(trials[size], kind))
     columns = [
         PrintedColumn("artifact", [one.name for one in artifacts], whole=True),
@@ -100,9 +85,7 @@ def print_list(console: Console, artifacts: Sequence[Artifact], store: Store, de
 
 
 def _time(trials: list[Trial], kind: str) -> str:
-    from lastlayer.papers import cost
-
-    seconds = cost.seconds(trials, kind)
+    seconds = papers.cost.seconds(trials, kind)
     if math.isnan(seconds):  # a package or a file that its models need is not here
         return f"{len(trials)}: ?"
     unit, length = next(((unit, length) for unit, length in _UNITS if seconds >= length), ("s", 1))
@@ -111,10 +94,6 @@ def _time(trials: list[Trial], kind: str) -> str:
 
 def print_scorecard(console: Console, ids: Sequence[str], store: Store) -> None:
     """Print one line per claim: cut to the width of a terminal, whole in a file."""
-    from rich.text import Text
-
-    from lastlayer import papers
-
     known = {claim.id: claim for claim in papers.claims()}
     verdicts = _judged(console, ids, store)
     width = max(map(len, _OUTCOME_STYLES))
@@ -131,11 +110,6 @@ def print_scorecard(console: Console, ids: Sequence[str], store: Store) -> None:
 
 def print_verdicts(console: Console, ids: Sequence[str], store: Store) -> None:
     """Print claims in full: what they say, the verdict, and what it rests on."""
-    from rich.text import Text
-
-    from lastlayer import papers
-    from lastlayer.reports.text import Layout, PrintedColumn, print_table
-
     known = {claim.id: claim for claim in papers.claims()}
     verdicts = _judged(console, ids, store)
     changes = {name: f" [criterion {known[name].changed}]" if known[name].changed else "" for name in verdicts}
@@ -155,8 +129,6 @@ def _evidence(verdict: Verdict) -> str:
 
 def _judged(console: Console, ids: Sequence[str], store: Store) -> dict[str, Verdict]:
     """The verdicts. They take seconds; meanwhile a terminal shows which claim is being judged."""
-    from lastlayer import papers
-
     verdicts = {}
     with console.status("judging") as status:
         for name in ids:

@@ -1,7 +1,4 @@
-"""`lastlayer bench`: time and memory of the losses on this machine at given sizes. `benchmarks/` times the same steps.
-
-Tests: tests/cli/test_bench.py.
-"""
+"""`lastlayer bench`: time and memory of the losses at given sizes. `benchmarks/` times the same steps."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from torch import Tensor
 
+    from lastlayer._core.timing import Both
     from lastlayer.linear_loss import Plan
     from lastlayer.losses import Loss, Target
 
@@ -35,26 +32,12 @@ BUFFERS = 8  # N x K in float32 at once: logits, cosines and a teacher's as inpu
 LAYERS = 6  # (N + K) x d in float32: features and weight, their unit rows for losses on cosines, both gradients
 
 
-@dataclass
-class Timing:
-    """One loss; NaN for what was not measured. Ratios are ours to the peer's: below 1, ours takes less."""
-
-    loss: str
-    milliseconds: float = math.nan
-    cross_entropy_milliseconds: float = math.nan
-    time_ratio: float = math.nan
-    linear_milliseconds: float = math.nan
-    dense_milliseconds: float = math.nan
-    linear_time_ratio: float = math.nan
-    linear_mebibytes: float = math.nan
-    dense_mebibytes: float = math.nan
-    linear_memory_ratio: float = math.nan
-    path: str | None = None
-    why: str = ""
-
-    def written(self) -> dict[str, Any]:
-        """The fields as JSON and CSV have them: None for what was not measured."""
-        return {name: None if value != value else value for name, value in asdict(self).items()}
+# One loss, as JSON and CSV have it: None for what was not measured. A ratio below 1 says that ours takes less.
+Row = dict[str, Any]
+FIELDS = (
+    "loss", "milliseconds", "cross_entropy_milliseconds", "time_ratio", "linear_milliseconds", "dense_milliseconds",
+    "linear_time_ratio", "linear_mebibytes", "dense_mebibytes", "linear_memory_ratio", "path", "why",
+)  # fmt: skip
 
 
 def bench(
@@ -111,13 +94,13 @@ def bench(
     sizes = {"samples": samples, "features": features, "classes": classes, "device": device, "dtype": dtype}
     print_rows(console, rows, sizes)
     if json_file is not None:
-        content = {"machine": machine, **sizes, "rows": [row.written() for row in rows]}
+        content = {"machine": machine, **sizes, "rows": rows}
         json_file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     if csv_file is not None:
         with csv_file.open("w", newline="", encoding="utf-8") as out:
-            writer = csv.DictWriter(out, [*sizes, *(field.name for field in fields(Timing))])
+            writer = csv.DictWriter(out, [*sizes, *FIELDS])
             writer.writeheader()
-            writer.writerows({**sizes, **row.written()} for row in rows)
+            writer.writerows({**sizes, **row} for row in rows)
 
 
 def names_of(text: str) -> list[str]:
@@ -265,95 +248,102 @@ def on_whole_layer(name: str, inputs: Inputs) -> OfTensors:
     return call
 
 
-def measure_all(names: list[str], inputs: Inputs, seconds: float, *, all_logits: bool) -> Iterator[Timing]:
+def measure_all(names: list[str], inputs: Inputs, seconds: float, *, all_logits: bool) -> Iterator[Row]:
     """One row per loss, with a bar in a terminal while it is measured."""
     with bars(refresh=False) as bar:  # a thread that draws would be timed along with the steps
         task = bar.add_task("", total=2 * len(names))
         for name in names:
-            row = Timing(name)
-            for what, fill in (("on logits", _measure_logits), ("linear_loss", _measure_layer)):
+            row = dict.fromkeys(FIELDS) | {"loss": name, "why": ""}
+            for what, measured in (("on logits", _measure_logits), ("linear_loss", _measure_layer)):
                 bar.update(task, description=f"{name}: {what}", refresh=True)
-                fill(row, inputs, seconds / (2 * len(names)), all_logits)
+                row |= measured(name, inputs, seconds / (2 * len(names)), all_logits)
                 bar.advance(task)
-            yield row
+            yield {key: None if value != value else value for key, value in row.items()}  # NaN: it did not fit
 
 
-def _measure_logits(row: Timing, inputs: Inputs, budget: float, all_logits: bool) -> None:
-    from lastlayer._core.timing import Stopwatch, measure_both, training_step
-
+def _measure_logits(name: str, inputs: Inputs, budget: float, all_logits: bool) -> Row:
     if not all_logits:
-        return
-    leaves, ours, peer = on_logits(row.loss, inputs)
-    step, peer_step = training_step(ours, leaves), training_step(peer, leaves)
-    found = measure_both(step, peer_step, inputs.device, budget, watch=Stopwatch(time.perf_counter, min))
-    row.milliseconds, row.cross_entropy_milliseconds = 1e3 * found.seconds, 1e3 * found.peer_seconds
-    row.time_ratio = found.seconds / found.peer_seconds
+        return {}
+    leaves, ours, peer = on_logits(name, inputs)
+    found = _measure(leaves, ours, peer, inputs.device, budget)
+    milliseconds = {"milliseconds": 1e3 * found.seconds, "cross_entropy_milliseconds": 1e3 * found.peer_seconds}
+    return {**milliseconds, "time_ratio": found.seconds / found.peer_seconds}
 
 
-def _measure_layer(row: Timing, inputs: Inputs, budget: float, all_logits: bool) -> None:
-    from lastlayer._core.timing import Stopwatch, measure_both, training_step
+def _measure_layer(name: str, inputs: Inputs, budget: float, all_logits: bool) -> Row:
     from lastlayer.linear_loss import plan
     from lastlayer.linear_loss.plan import class_of, of_teacher
 
-    if needed := of_teacher(class_of(row.loss)):
-        row.why = f"linear_loss has no place for {needed}"
-        return
-    chosen = plan(inputs.n, inputs.d, inputs.k, row.loss, device=inputs.device)
-    row.path, row.why = chosen.path, chosen.why
+    if needed := of_teacher(class_of(name)):
+        return {"why": f"linear_loss has no place for {needed}"}
+    chosen = plan(inputs.n, inputs.d, inputs.k, name, device=inputs.device)
+    row = {"path": chosen.path, "why": chosen.why}
     if not all_logits and chosen.path == "dense":
-        return
-    leaves, call = [inputs.features, inputs.weight], on_layer(row.loss, inputs)
-    step = training_step(lambda h, w: call(h, w, chosen), leaves)
-    dense = training_step(on_whole_layer(row.loss, inputs), leaves) if all_logits else None
-    found = measure_both(step, dense, inputs.device, budget, watch=Stopwatch(time.perf_counter, min))
-    row.linear_milliseconds, row.dense_milliseconds = 1e3 * found.seconds, 1e3 * found.peer_seconds
-    row.linear_time_ratio = found.seconds / found.peer_seconds
-    row.linear_mebibytes, row.dense_mebibytes = found.bytes / 2**20, found.peer_bytes / 2**20
-    row.linear_memory_ratio = found.bytes / found.peer_bytes
+        return row
+    call, dense = on_layer(name, inputs), on_whole_layer(name, inputs) if all_logits else None
+    leaves = [inputs.features, inputs.weight]
+    found = _measure(leaves, lambda h, w: call(h, w, chosen), dense, inputs.device, budget)
+    return row | {
+        "linear_milliseconds": 1e3 * found.seconds,
+        "dense_milliseconds": 1e3 * found.peer_seconds,
+        "linear_time_ratio": found.seconds / found.peer_seconds,
+        "linear_mebibytes": found.bytes / 2**20,
+        "dense_mebibytes": found.peer_bytes / 2**20,
+        "linear_memory_ratio": found.bytes / found.peer_bytes,
+    }
 
 
-def print_rows(console: Console, rows: list[Timing], sizes: dict[str, Any]) -> None:
+def _measure(leaves: list[Tensor], ours: OfTensors, peer: OfTensors | None, device: str, budget: float) -> Both:
+    from lastlayer._core.timing import Stopwatch, measure_both, training_step
+
+    other = None if peer is None else training_step(peer, leaves)
+    return measure_both(training_step(ours, leaves), other, device, budget, watch=Stopwatch(time.perf_counter, min))
+
+
+def print_rows(console: Console, rows: list[Row], sizes: dict[str, Any]) -> None:
     """Print the table, and below it why each path was chosen."""
     from lastlayer.linear_loss.plan import SMALL
     from lastlayer.reports.text import Layout, PrintedColumn, print_table
 
     numbers = {
-        "on\nlogits\nms": [_short(row.milliseconds) for row in rows],
-        "/ cross\nentropy": [_ratio(row.time_ratio) for row in rows],
-        "linear\nloss\nms": [_short(row.linear_milliseconds) for row in rows],
-        "/ dense\ntime": [_ratio(row.linear_time_ratio) for row in rows],
-        "linear\nloss\nMiB": [_short(row.linear_mebibytes) for row in rows],
-        "/ dense\nmemory": [_ratio(row.linear_memory_ratio) for row in rows],
+        "on\nlogits\nms": "milliseconds",
+        "/ cross\nentropy": "time_ratio",
+        "linear\nloss\nms": "linear_milliseconds",
+        "/ dense\ntime": "linear_time_ratio",
+        "linear\nloss\nMiB": "linear_mebibytes",
+        "/ dense\nmemory": "linear_memory_ratio",
     }
     columns = [
-        PrintedColumn("loss", [row.loss for row in rows], whole=True),
-        *(PrintedColumn(head, cells, right=True, whole=True) for head, cells in numbers.items()),
-        PrintedColumn("path", [row.path or "-" for row in rows], whole=True),
+        PrintedColumn("loss", [row["loss"] for row in rows], whole=True),
+        *(
+            PrintedColumn(head, [_cell(row, name) for row in rows], right=True, whole=True)
+            for head, name in numbers.items()
+        ),
+        PrintedColumn("path", [row["path"] or "-" for row in rows], whole=True),
     ]
     title = "{samples} samples, {features} features, {classes} classes, {dtype} on {device}".format(**sizes)
     print_table(console, columns, layout=Layout(title))
     reasons: dict[str, dict[str, list[str]]] = {}
     for row in rows:
-        reasons.setdefault(row.path or "-", {}).setdefault(row.why, []).append(row.loss)
+        reasons.setdefault(row["path"] or "-", {}).setdefault(row["why"], []).append(row["loss"])
     for path, found in reasons.items():
         for why, losses in found.items():
             who = f" ({', '.join(losses)})" if len(found) > 1 else ""
             console.print(f"{path}: {why}{who}", highlight=False, soft_wrap=True)
-    if all(row.path in ("dense", None) for row in rows):
+    if all(row["path"] in ("dense", None) for row in rows):
         few = f"at {sizes['samples']} samples it takes all logits at once up to {SMALL // sizes['samples']} classes"
         console.print(f"linear_loss: {few}", highlight=False, soft_wrap=True)
 
 
-def _ratio(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.2f}"
-
-
-def _short(value: float) -> str:
-    """Three digits.
+def _cell(row: Row, name: str) -> str:
+    """A ratio with two decimals, another number with three digits.
 
     Example:
-        >>> _short(0.1234), _short(1.234), _short(12.34), _short(1234.5), _short(math.nan)
-        ('0.123', '1.23', '12.3', '1234', '-')
+        >>> [_cell({"milliseconds": value}, "milliseconds") for value in (0.1234, 1.234, 12.34, 1234.5, None)]
+        ['0.123', '1.23', '12.3', '1234', '-']
     """
-    decimals = 3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0
-    return "-" if math.isnan(value) else f"{value:.{decimals}f}"
+    value = row[name]
+    if value is None:
+        return "-"
+    decimals = 2 if "ratio" in name or 1 <= value < 10 else 3 if value < 1 else 1 if value < 100 else 0
+    return f"{value:.{decimals}f}"

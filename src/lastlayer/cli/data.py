@@ -1,46 +1,36 @@
-"""`lastlayer data list | get | check`: which data sets there are, and whether their files are whole.
-
-Tests: tests/cli/test_data.py.
-"""
+"""`lastlayer data list | get | check`: which data sets there are, and whether their files are whole."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from lastlayer.cli._options import DataRoot
 from lastlayer.cli._say import stop
 
 data = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=True)
 
-Root = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-root",
-        help="Folder that holds the data sets; if not given, $LASTLAYER_DATA or the user's cache.",
-        show_default=False,
-    ),
-]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `lastlayer data list`.", show_default=False)]
 
 
 @data.command("list")
-def list_sets(data_root: Root = None) -> None:
+def list_sets(data_root: DataRoot = None) -> None:
     """List the data sets: what each one is, whether its files are there, and its licence.
 
     Files are looked for, not read: `lastlayer data check NAME` reads them.
     """
     from rich.console import Console
 
-    from lastlayer.data import available, default_root, describe
+    from lastlayer.data import available, describe, sources
     from lastlayer.reports.text import PrintedColumn, print_table
 
-    root = default_root() if data_root is None else data_root.expanduser()
-    names = available()
+    root = sources.data_root(data_root)
+    known = [describe(name) for name in available()]
     columns = [
-        PrintedColumn("name", names, whole=True),
-        PrintedColumn("files", [files_there(name, root) for name in names], whole=True),
-        PrintedColumn("summary", [describe(name).summary for name in names]),
-        PrintedColumn("licence", [describe(name).licence for name in names]),
+        PrintedColumn("name", [one.name for one in known], whole=True),
+        PrintedColumn("files", [files_there(one.name, root) for one in known], whole=True),
+        PrintedColumn("summary", [one.summary for one in known]),
+        PrintedColumn("licence", [one.licence for one in known]),
     ]
     console = Console()
     print_table(console, columns)
@@ -48,7 +38,7 @@ def list_sets(data_root: Root = None) -> None:
 
 
 @data.command("get")
-def get_set(name: Name, data_root: Root = None) -> None:
+def get_set(name: Name, data_root: DataRoot = None) -> None:
     """Fetch a data set from its official place. An interrupted download continues where it stopped.
 
     The exit code is 2 if there is no such set or nothing to fetch. It is 1 if the place cannot be reached, or sends
@@ -70,7 +60,7 @@ def get_set(name: Name, data_root: Root = None) -> None:
 
 
 @data.command("check")
-def check_set(name: Name, data_root: Root = None) -> None:
+def check_set(name: Name, data_root: DataRoot = None) -> None:
     """Read a whole data set and compare its files with the known checksums. The exit code is 1 unless it is ok."""
     from lastlayer.data import check
 

@@ -1,7 +1,4 @@
-"""`lastlayer doctor`: what this machine has, whether the library computes right on it, and what to do if not.
-
-Tests: tests/cli/test_doctor.py.
-"""
+"""`lastlayer doctor`: what this machine has, whether the library computes right on it, and what to do if not."""
 
 import json
 import os
@@ -13,6 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from lastlayer.cli._options import DataRoot
 
 PURPOSES = {
     "images": "reading folders of images",
@@ -32,7 +31,7 @@ SLN_GRADIENT = (-0.22064363, 0.31515348, 0.08207743)
 
 
 def doctor(
-    data_root: Annotated[Path | None, typer.Option(help="Folder that holds the data sets.", show_default=False)] = None,
+    data_root: DataRoot = None,
     runs: Annotated[Path, typer.Option(help="Folder that runs would be written to.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
@@ -52,10 +51,10 @@ def doctor(
 def examine(data_root: Path | None, runs: Path) -> dict[str, Any]:
     """Everything doctor reports, as plain values."""
     from lastlayer.cli.data import files_there
-    from lastlayer.data import available, default_root
+    from lastlayer.data import available, sources
     from lastlayer.training.machine import describe_machine
 
-    root = default_root() if data_root is None else data_root.expanduser()
+    root = sources.data_root(data_root)
     machine = describe_machine()
     report: dict[str, Any] = {
         "versions": {name: machine[name] for name in ("lastlayer", "git", "python", "torch", "numpy")},

@@ -1,7 +1,4 @@
-"""`lastlayer reproduce`: any table, figure or claim of the five papers, our number beside the published one.
-
-Tests: tests/cli/test_reproduce.py.
-"""
+"""`lastlayer reproduce`: any table, figure or claim of the five papers, our number beside the published one."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import typer
 
 from lastlayer._core.registry import nearest
 from lastlayer.cli._options import MOST_SEEDS, DataRoot, Device, Pack, RetryFailed, Workers
-from lastlayer.cli._reproduce_print import print_artifact, print_list, print_scorecard, print_verdicts
 from lastlayer.cli._run import run
 from lastlayer.cli._say import check_writable, counted, make_folder, say_stopped
 
@@ -60,6 +56,7 @@ def reproduce(
     from rich.console import Console
 
     from lastlayer import papers
+    from lastlayer.cli._reproduce_print import print_list, print_scorecard, print_verdicts
     from lastlayer.reports.text import PLAIN_WIDTH
     from lastlayer.runners import Placement
 
@@ -122,6 +119,7 @@ def _show(
 ) -> None:
     """Print the table, and the verdicts on the claims that rest on it."""
     from lastlayer import papers
+    from lastlayer.cli._reproduce_print import print_artifact, print_verdicts
 
     print_artifact(console, artifact, observed, only)
     if observed.rows:

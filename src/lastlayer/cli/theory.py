@@ -1,7 +1,7 @@
 """`lastlayer theory ...`: closed forms, the unconstrained feature model, toy dynamics, alignment, bounds, scale laws.
 
 Each command prints tables, or with --json the same numbers as JSON. With --plot it also writes a picture that opens
-offline. Tests: tests/cli/test_theory.py.
+offline.
 """
 
 import functools

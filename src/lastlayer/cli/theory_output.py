@@ -1,7 +1,4 @@
-"""How the commands of `lastlayer theory` print tables or JSON, and draw a picture that opens offline.
-
-Tests: tests/cli/test_theory_output.py.
-"""
+"""How the commands of `lastlayer theory` print tables or JSON, and draw a picture that opens offline."""
 
 import json
 import math
@@ -65,13 +62,7 @@ def _plain(value: Any) -> Any:
 
 
 def draw(plot: Path | None, name: str, content: Any) -> None:
-    """Write the picture of a command, if one was asked for.
-
-    Args:
-        plot: the file to write.
-        name: the name of the command.
-        content: what it computed: rows, trajectories by loss, or a solution.
-    """
+    """Write the picture of what a command computed (rows, trajectories by loss, or a solution), if one is asked for."""
     if plot is not None:
         save_page(plot, html_page(f"lastlayer theory {name}", [_FIGURES[name](content)]))
 

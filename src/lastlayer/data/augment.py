@@ -16,13 +16,10 @@ Mixed = tuple[Tensor, Tensor, Tensor]
 def normalize(
     x: Tensor, mean: Tensor | None, std: Tensor | None, scale: float = 1.0, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Scale and standardise: (x / scale - mean) / std.
+    """Scale and standardise images (N, C, H, W) or features (N, d) of any type: (x / scale - mean) / std.
 
-    Args:
-        x: images (N, C, H, W) or features (N, d), of any type. Tokens (int32) are returned as they are.
-        mean, std: (C,) or (d,). If both are None, x is only divided by the scale.
-        scale: the value of full intensity.
-        dtype: of the result.
+    mean and std are (C,) or (d,). If they are None, x is only divided by the scale. Tokens (int32) are returned as they
+    are.
 
     Example:
         >>> normalize(torch.tensor([[0.0, 10.0]]), torch.tensor([0.0, 0.5]), torch.tensor([1.0, 0.5]), 10.0)
@@ -136,16 +133,11 @@ def mixup(
     """Blend each input with another of the batch: lam x + (1 - lam) x', lam ~ Beta(alpha, alpha) for the whole batch.
 
     Args:
-        x: floating-point inputs (N, ...), normalised or not.
+        x: floating-point inputs (N, ...), normalised or not; bytes raise a TypeError.
         target: labels (N,).
-        alpha: shape of the Beta distribution, positive.
-        generator: on the device of x.
 
     Returns:
         The blended inputs and (y_a, y_b, lam). The loss is lam L(y_a) + (1 - lam) L(y_b). lam is a scalar tensor.
-
-    Raises:
-        TypeError: x holds bytes, which must be normalised first.
 
     Paper: Zhang et al. 2018.
 
@@ -206,20 +198,10 @@ def mix(
     probability: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Mixed]:
-    """Mix a batch by `mixup` or `cutmix`, with some probability.
+    """Mix a batch of images by `mixup` or `cutmix`, with some probability. Arguments and results are as for these.
 
-    If both alphas are positive, the two methods are equally likely. A batch that is not mixed has lam = 1. The paper on
-    normalized spaces uses 0.8, 1.0 and 0.8.
-
-    Args:
-        x: floating-point images (N, C, H, W).
-        target: labels (N,).
-        mixup_alpha, cutmix_alpha: shapes of the Beta distributions; with 0 the method is not used.
-        probability: share of batches that are mixed.
-        generator: on the device of x.
-
-    Returns:
-        The images and (y_a, y_b, lam), as `mixup`.
+    A method whose alpha is 0 is not used. If both alphas are positive, the two methods are equally likely. A batch that
+    is not mixed has lam = 1. The paper on normalized spaces uses 0.8, 1.0 and 0.8.
 
     Example:
         >>> x, (a, b, lam) = mix(torch.zeros(4, 1, 8, 8), torch.arange(4), mixup_alpha=0.8, probability=0.0)

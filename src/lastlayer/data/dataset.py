@@ -16,14 +16,12 @@ from .image_cache import MappedImages
 class Split:
     """Inputs and their labels.
 
-    Attributes:
-        inputs: images uint8 or float (N, C, H, W), features float (N, d), or tokens int32 (N, 2, L) as `tokenise`
-            makes them; `MappedImages` if the images do not fit in memory.
-        target: labels int64 (N,).
+    Inputs are images uint8 or float (N, C, H, W), features float (N, d), or tokens int32 (N, 2, L) as `tokenise` makes
+    them. Images that do not fit in memory are `MappedImages`.
     """
 
     inputs: Tensor | MappedImages
-    target: Tensor
+    target: Tensor  # labels int64 (N,)
 
     def __post_init__(self) -> None:
         inputs, target = self.inputs, self.target
@@ -76,40 +74,24 @@ class Dataset:
 
     Pixels stay as stored. `scale`, `mean` and `std` say how to normalise them: (x / scale - mean) / std, per channel
     for images and per entry for features (see `lastlayer.data.Normalize`).
-
-    Attributes:
-        name: the name it was loaded by.
-        train: training samples; every class has at least one.
-        test: test samples.
-        class_names: one name per class, in label order.
-        scale: the value of full intensity (255 for 8-bit images, 1 for features).
-        mean: mean of inputs / scale over the training samples; with None, inputs are left as they are.
-        std: standard deviation of the same, with 1 in place of 0.
-        validation: samples that `hold_out` took out of `train`, if any.
-        unknown: test samples of classes that `train` does not have (`open_set`), with the labels of their own set.
-        checksums: SHA-256 by source file, or of the tensors if there is no file.
-        source, licence, citation: where the data comes from, its terms of use, and what to cite.
-        notes: every choice made on the way, such as splits and subsets, in order, for people to read.
-        imbalance: what `long_tail` was given, if it thinned the training set.
-        random_test: share of the samples in `test`, if they were drawn at random because there is no test set.
     """
 
-    name: str
-    train: Split
+    name: str  # by which it was loaded
+    train: Split  # every class has at least one sample
     test: Split
-    class_names: tuple[str, ...]
-    scale: float = 1.0
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    validation: Split | None = None
-    unknown: Split | None = None
-    checksums: Mapping[str, str] = field(default_factory=dict)
-    source: str = ""
-    licence: str = ""
-    citation: str = ""
-    notes: tuple[str, ...] = ()
-    imbalance: float | None = None
-    random_test: float | None = None
+    class_names: tuple[str, ...]  # in label order
+    scale: float = 1.0  # the value of full intensity: 255 for 8-bit images, 1 for features
+    mean: tuple[float, ...] | None = None  # of inputs / scale over training samples; None leaves inputs as they are
+    std: tuple[float, ...] | None = None  # of the same, with 1 in place of 0
+    validation: Split | None = None  # samples that `hold_out` took out of `train`
+    unknown: Split | None = None  # test samples of other classes (`open_set`), with the labels of their own set
+    checksums: Mapping[str, str] = field(default_factory=dict)  # SHA-256 by source file, or of the tensors if none
+    source: str = ""  # where the data comes from
+    licence: str = ""  # its terms of use
+    citation: str = ""  # what to cite
+    notes: tuple[str, ...] = ()  # every choice made on the way, such as splits and subsets, for people to read
+    imbalance: float | None = None  # what `long_tail` was given, if it thinned the training set
+    random_test: float | None = None  # share of the samples in `test`, if they were drawn at random for want of any
 
     def __post_init__(self) -> None:
         for part, split in self._splits().items():

@@ -64,20 +64,13 @@ def require(path: Path, name: str) -> Path:
 
 @dataclass(frozen=True)
 class Remote:
-    """A file on the network.
+    """A file on the network, and its checksum if one is known."""
 
-    Attributes:
-        urls: places that hold the same file, tried in order.
-        path: where it goes, relative to the data root. An archive is deleted after it was unpacked.
-        md5, sha256: checksum, if one is known.
-        unpacks_to: for an archive, the file or folder that it holds, relative to the data root.
-    """
-
-    urls: tuple[str, ...]
-    path: str
+    urls: tuple[str, ...]  # places that hold the same file, tried in order
+    path: str  # where it goes, relative to the data root. An archive is deleted after it was unpacked
     md5: str | None = None
     sha256: str | None = None
-    unpacks_to: str | None = None
+    unpacks_to: str | None = None  # for an archive, the file or folder that it holds, relative to the data root
 
 
 def download(
@@ -96,12 +89,10 @@ def download(
     complete or absent.
 
     Args:
-        url: http or https address.
-        dest: file to write.
         sha256, md5: expected checksum. If a continued file does not match, it is fetched once more from the start.
         progress: called with (file name, bytes so far, bytes in all or None).
         retries: how many times a failed attempt is continued. An error of the client, such as 404, ends it at once.
-        timeout: an attempt fails after this many seconds without an answer.
+        timeout: seconds without an answer after which an attempt fails.
 
     Raises:
         DownloadError: the server cannot be reached, refuses, or the connection is cut again and again.

@@ -8,8 +8,6 @@
 
 `pixels` and `records` grow block by block. A block of `records` is written after its pixels have reached the disk, so
 that a later process can continue after one that was killed. You may delete the cache at any time.
-
-Tests: tests/data/test_image_cache.py.
 """
 
 import hashlib
@@ -45,9 +43,8 @@ class MappedImages:
     take no memory. A subset holds only the numbers of its rows.
 
     Args:
-        pixels: file of M images (M, C, H, W), byte after byte.
+        pixels: file of images of this shape, (M, C, H, W), byte after byte.
         sums: the sum and the sum of squares of each channel of each image, int64 (M, C, 2).
-        shape: (M, C, H, W).
         rows: which of the images, (N,); None takes all.
     """
 
@@ -126,9 +123,7 @@ def in_memory_limit() -> int:
 def decode_to_disk(paths: Sequence[Path], size: int | None, colour: bool | None = None) -> tuple[MappedImages, str]:
     """The same as `decode_all`, but in a file instead of memory. Images that were decoded before stay as they are.
 
-    Raises:
-        CorruptFileError, ValueError: as `decode_all`. Then nothing is kept.
-        OSError: the disk has no room for the images, so that none is decoded, or it cannot be written.
+    If an image is at fault, nothing is kept. If the disk has no room for all images, none is decoded: OSError.
     """
     key = hashlib.sha256(repr((_FORMAT, size, colour)).encode())
     for path in paths:

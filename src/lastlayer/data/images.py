@@ -105,10 +105,9 @@ def any_colour(paths: Sequence[Path], pool: ThreadPoolExecutor) -> bool:
 
 
 def decode_all(paths: Sequence[Path], size: int | None, colour: bool | None = None) -> tuple[Tensor, str]:
-    """Decode many files into one tensor, in order. With `colour=None` all have colour if any file has.
+    """Decode files into images, uint8 (N, C, H, W), and one SHA-256 over those of the files, in order.
 
-    Returns:
-        The images, uint8 (N, C, H, W), and one SHA-256 over those of the files, in order.
+    With `colour=None` all have colour if any file has.
 
     Raises:
         CorruptFileError: a file cannot be decoded. The message names the first one.

@@ -1,7 +1,4 @@
-"""Reading a data set by name or by path, once if several trials want it, and checking its files.
-
-Tests: tests/data/test_loading.py.
-"""
+"""Reading a data set by name or by path, once if several trials want it, and checking its files."""
 
 import contextlib
 import threading
@@ -110,8 +107,7 @@ _KEPT = _Kept()
 def reading_once() -> Iterator[None]:
     """While this context is open, `load` reads a data set once. Later calls return the same object.
 
-    A command that runs several trials opens this context around them, and so does each of its worker processes. The two
-    data sets used last are kept: they may be one for the trials and one for their unknown classes. When the last
+    The two data sets used last are kept: one for the trials and one for their unknown classes, perhaps. When the last
     context closes, nothing is kept. Do not write to the tensors of a data set that is shared like this.
 
     Example:
@@ -141,23 +137,18 @@ def load_text(name: str, root: str | Path | None = None, *, verify: bool = True,
 def check(name: str, root: str | Path | None = None) -> Check:
     """Read a whole data set, by name or path as for `load`, and compare its files with the known checksums.
 
-    Raises:
-        ValueError: the name is unknown.
-
     Example:
         >>> check("digits").status
         'ok'
     """
     folder = data_root(root)
     try:
-        path = find(name, folder)
+        path = find(name, folder)  # a ValueError of its own says that the name is unknown
+        try:
+            dataset = describe(name).read(folder, True, {}) if path is None else _read_path(path, {})
+        except ValueError as error:
+            return Check(name, "corrupt", str(error), {})
     except FileNotFoundError as error:
         return Check(name, "missing", str(error), {})
-    try:
-        dataset = describe(name).read(folder, True, {}) if path is None else _read_path(path, {})
-    except FileNotFoundError as error:
-        return Check(name, "missing", str(error), {})
-    except ValueError as error:
-        return Check(name, "corrupt", str(error), {})
     counts = f"{len(dataset.train)} train, {len(dataset.test)} test, {dataset.num_classes} classes"
     return Check(name, "ok", counts, dict(dataset.checksums))

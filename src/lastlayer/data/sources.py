@@ -1,7 +1,7 @@
 """The named data sets: what is known of each before it is read, and the function that reads it.
 
 The facts are in sources.toml: addresses, checksums, sizes, licences. `register` takes them too, for data sets that are
-not of this package. Tests: tests/data/test_sources.py.
+not of this package.
 """
 
 import functools
@@ -26,33 +26,21 @@ R = TypeVar("R", bound=Reader)
 
 @dataclass(frozen=True)
 class Source:
-    """What is known of a named data set before it is read.
+    """What is known of a named data set before it is read."""
 
-    Attributes:
-        name: the name that `load` takes.
-        reader: is called with the data root if its first parameter is `root`, and with the options by keyword.
-        summary: one line for people.
-        homepage, licence, citation: where it comes from, its terms of use, and what to cite.
-        by_hand: how to get the files, if they cannot be fetched.
-        remotes: files that can be fetched from an official place.
-        folders: folders in which the files may lie: in the data root, or in a folder there with the name of the set.
-            The files may also lie in that folder or in the data root itself.
-        probes: files or folders. If one of them is found in such a folder, the data set is there.
-        checksums: "algorithm:hexdigest" by file name.
-        size: training samples, shape of one input with the default options, and classes, if they are known.
-    """
-
-    name: str
-    reader: Reader
-    summary: str = ""
-    homepage: str = ""
-    licence: str = ""
-    citation: str = ""
-    by_hand: str = ""
-    remotes: tuple[Remote, ...] = ()
+    name: str  # what `load` takes
+    reader: Reader  # is called with the data root if its first parameter is `root`, and with the options by keyword
+    summary: str = ""  # one line for people
+    homepage: str = ""  # where it comes from
+    licence: str = ""  # its terms of use
+    citation: str = ""  # what to cite
+    by_hand: str = ""  # how to get the files, if they cannot be fetched
+    remotes: tuple[Remote, ...] = ()  # files that can be fetched from an official place
+    # The files lie in the data root, in a folder there with the name of the set, or in one of these folders in either.
     folders: tuple[str, ...] = ()
-    probes: tuple[str, ...] = ()
-    checksums: Mapping[str, str] = field(default_factory=dict)
+    probes: tuple[str, ...] = ()  # files or folders. If one of them is found there, the data set is there
+    checksums: Mapping[str, str] = field(default_factory=dict)  # "algorithm:hexdigest" by file name
+    # training samples, shape of one input with the default options, and classes, if they are known
     size: tuple[int, tuple[int, ...], int] | None = None
 
     @property
@@ -80,8 +68,7 @@ class Source:
 
     def locate(self, root: Path) -> Path:
         """What `find` finds. The FileNotFoundError names the places tried and how to get the data."""
-        folder = self.find(root)
-        if folder is not None:
+        if (folder := self.find(root)) is not None:
             return folder
         tried = ", ".join(str(place) for place in self.places(root))
         how = f"Get it with: lastlayer data get {self.name} --data-root {root}"
@@ -106,9 +93,7 @@ _SOURCES: Registry[Source] = Registry(
 def register(name: str, **facts: Any) -> Callable[[R], R]:
     """Decorator that adds a reader to the data sets that `load` knows.
 
-    Args:
-        name: the name for `load`.
-        facts: fields of `Source`, such as `summary` and `licence`. Without a summary, all are taken from sources.toml.
+    `facts` are fields of `Source`, such as `summary` and `licence`. Without a summary, all are taken from sources.toml.
 
     Example:
         >>> @register("two-points", summary="two points", licence="none")
@@ -149,8 +134,7 @@ def available() -> tuple[str, ...]:
 def describe(name: str) -> Source:
     """What is known of a data set, by its registered name or, for a reader of your own, "package.module:function".
 
-    Raises:
-        ValueError: no data set has that name. The message suggests the nearest one.
+    For an unknown name, the ValueError suggests the nearest one.
 
     Example:
         >>> describe("digits").needs_files
@@ -185,9 +169,8 @@ def data_root(root: str | Path | None) -> Path:
 def find(name: str | Path, root: str | Path | None = None) -> Path | None:
     """The file or folder that `load` would read. It is None for a registered name and for a reader of your own.
 
-    Raises:
-        ValueError: the name is unknown. The message suggests the nearest one.
-        FileNotFoundError: it is a path to nothing. The message names the places tried.
+    For an unknown name, the ValueError suggests the nearest one. For a path to nothing, the FileNotFoundError names the
+    places tried.
 
     Example:
         >>> find("digits") is None
@@ -204,27 +187,17 @@ def find(name: str | Path, root: str | Path | None = None) -> Path | None:
         for ending in (".npz", ".safetensors"):
             if path.suffix == "" and (file := candidate.with_name(candidate.name + ending)).exists():
                 return file
-    if is_own(str(name)):
-        describe(str(name))
-        return None
-    if path.suffix in (".npz", ".safetensors") or len(path.parts) > 1:
+    if not is_own(str(name)) and (path.suffix in (".npz", ".safetensors") or len(path.parts) > 1):
         raise FileNotFoundError(f"data: neither {path} nor {root / path} exists")
-    _SOURCES.get(str(path))
+    describe(str(name))
     return None
 
 
 def get(name: str, root: str | Path | None = None, *, progress: Progress | None = None) -> Path:
     """Fetch a data set from its official place into the data root, and return that root.
 
-    Files that are there already are kept. Interrupted downloads continue where they stopped.
-
-    Args:
-        name: a registered name.
-        root: the data root; None means `default_root()`.
-        progress: called with (file name, bytes so far, bytes in all or None).
-
-    Raises:
-        ValueError: there is no place to fetch it from. The message names its home page.
+    Files that are there already are kept. Interrupted downloads continue where they stopped. `progress` is called with
+    (file name, bytes so far, bytes in all or None). If there is no such place, the ValueError names the home page.
     """
     source = describe(name)
     folder = data_root(root)

@@ -4,6 +4,7 @@ import functools
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,17 +28,9 @@ def _shuffled_by_class(target: Tensor, seed: int) -> list[Tensor]:
 
 
 def stratified(target: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Split indices at random, so that every class gives the same share.
+    """Split the indices of labels (N,) at random into those kept and those held, each in increasing order.
 
     From a class with n samples we hold round(fraction n), but at least one and at most n - 1.
-
-    Args:
-        target: labels (N,).
-        fraction: share to hold, strictly between 0 and 1.
-        seed: of the choice.
-
-    Returns:
-        Indices kept and indices held, each in increasing order.
 
     Example:
         >>> kept, held = stratified(torch.tensor([0, 0, 0, 0, 1, 1]), 0.5)
@@ -55,26 +48,20 @@ def stratified(target: Tensor, fraction: float, seed: int = 0) -> tuple[Tensor, 
     return (~chosen).nonzero().flatten(), chosen.nonzero().flatten()
 
 
-def random_test_set(whole: Split, fraction: float, seed: int) -> tuple[Split, Split, str]:
-    """Split a set without a test set into training and test samples by `stratified`, with a note that says so."""
+def random_test_set(whole: Split, fraction: float, seed: int) -> dict[str, Any]:
+    """The fields of a `Dataset` that has no test set of its own: test samples are drawn by `stratified`."""
     kept, held = stratified(whole.target, fraction, seed)
-    return whole.select(kept), whole.select(held), f"{_TEST_SET}{fraction:g} of each class at random, seed {seed}"
+    note = f"{_TEST_SET}{fraction:g} of each class at random, seed {seed}"
+    return {"train": whole.select(kept), "test": whole.select(held), "notes": (note,), "random_test": fraction}
 
 
 def fold(dataset: Dataset, index: int, folds: int = 5, seed: int = 0) -> Dataset:
-    """Deal a data set without a test set of its own into folds, and test on one of them.
+    """Deal a data set without a test set of its own into folds, and test on the one with this index.
 
     Each class is dealt evenly. A class with one sample stays in the training set. `mean` and `std` are those of the new
-    training samples.
+    training samples. `seed` is that of the first shuffle: from index `folds` on, samples are shuffled anew.
 
-    Args:
-        dataset: one whose `test` was drawn at random.
-        index: the fold to test on. From `folds` on, samples are shuffled anew.
-        folds: how many.
-        seed: of the first shuffle.
-
-    Raises:
-        ValueError: if the data set has a test set of its own, or for a negative index or fewer than two folds.
+    A data set that has a test set of its own is refused.
 
     Example:
         >>> from lastlayer import data
@@ -130,15 +117,12 @@ def subset(
     classes: int | None = None,
     seed: int | None = None,
 ) -> Dataset:
-    """Fewer classes or samples: the first ones, or random ones by seed.
+    """Fewer classes or samples: the first ones, or with an integer `seed` random ones.
 
     Args:
-        dataset: any data set.
-        train: number of training samples, from the classes kept.
+        train, test: number of samples, from the classes kept.
         per_class: number of training samples of each class, instead of `train`.
-        test: number of test samples.
         classes: number of classes, the first in label order.
-        seed: None takes the first samples; an integer draws them at random.
 
     Raises:
         ValueError: there are fewer classes or samples than asked for, or a class would have none.
@@ -171,12 +155,10 @@ def subset(
             )
         changes["train"] = dataset.train.select(_per_class(dataset.train.target, [per_class] * len(counts), seed))
         said.append(f"{how} {per_class} training samples of each class")
-    if train is not None:
-        changes["train"] = _first(dataset, "train", train, seed)
-        said.append(f"{how} {train} training samples")
-    if test is not None:
-        changes["test"] = _first(dataset, "test", test, seed)
-        said.append(f"{how} {test} test samples")
+    for part, count, what in (("train", train, "training"), ("test", test, "test")):
+        if count is not None:
+            changes[part] = _first(dataset, part, count, seed)
+            said.append(f"{how} {count} {what} samples")
     return dataset.replace("; ".join(said) or None, **changes)
 
 
@@ -208,13 +190,9 @@ def _per_class(target: Tensor, counts: Sequence[int], seed: int | None) -> Tenso
 def long_tail(dataset: Dataset, imbalance: float, seed: int = 0, *, n_max: int | None = None) -> Dataset:
     """Thin the training set, so that the sizes of the classes fall exponentially in label order.
 
-    Class k keeps n_k = int(n_max imbalance^(-k / (K - 1))) samples, chosen at random. The test set stays as it is.
-
-    Args:
-        dataset: any data set.
-        imbalance: n_0 / n_{K-1}, at least 1.
-        seed: of the choice.
-        n_max: samples of class 0. None takes the size of the smallest class, so that every class has enough samples.
+    Class k keeps n_k = int(n_max imbalance^(-k / (K - 1))) samples, chosen at random. So imbalance, at least 1, is
+    n_0 / n_{K-1}. With `n_max=None` it is the size of the smallest class, so that every class has enough samples. The
+    test set stays as it is.
 
     Raises:
         ValueError: imbalance below 1, a class too small for its share, or one that would keep no sample.
@@ -258,10 +236,8 @@ def open_set(
     `known_classes` and `unknown`.
 
     Args:
-        dataset: the data set with the known classes.
         unknown: how many classes to hide, drawn by `seed`. The draw is ours and no published split. With
             `unknown_from`, None means that all classes are known.
-        seed: of the draw.
         known_classes: labels of the known classes.
         split: number (0 to 4) of a published list of the ARPL protocol. There are lists for mnist, svhn, cifar10,
             tiny-imagenet, and cifar10 with `unknown_from=` CIFAR-100 (CIFAR+50).
@@ -334,9 +310,7 @@ def open_set(
 def known_classes(name: str, unknown_from: str | None = None) -> list[list[int]]:
     """The known classes of each published split of the ARPL protocol. Raises ValueError if there is none.
 
-    Args:
-        name: the data set with the known classes.
-        unknown_from: the data set with the unknown classes, if it is another.
+    `unknown_from` names the data set with the unknown classes, if it is another than the one with the known classes.
 
     Example:
         >>> known_classes("mnist")[0]

@@ -6,20 +6,8 @@ judge("000-01", store)
 """
 
 from lastlayer.papers.engine import cost
-from lastlayer.papers.engine.artifact import (
-    PAPERS,
-    SIZES,
-    Artifact,
-    Choice,
-    Grid,
-    GridCell,
-    Paper,
-    Size,
-    about,
-    artifact,
-    artifacts,
-)
-from lastlayer.papers.engine.claims import Claim, Verdict, claims, judge, needs
+from lastlayer.papers.engine.artifact import PAPERS, SIZES, Artifact, Size, about, artifact, artifacts
+from lastlayer.papers.engine.claims import Verdict, claims, judge, needs
 from lastlayer.papers.engine.figure import figure
 from lastlayer.papers.engine.reproduce import all_trials, count_unfinished, reproduce, reproduce_all, restricted
 from lastlayer.papers.engine.store import NotRunError, Observations, Record, Store
@@ -29,15 +17,10 @@ __all__ = [
     "PAPERS",
     "SIZES",
     "Artifact",
-    "Choice",
-    "Claim",
-    "Grid",
-    "GridCell",
     "Line",
     "NotRunError",
     "Observations",
     "Pair",
-    "Paper",
     "Record",
     "Size",
     "Store",

@@ -1,9 +1,4 @@
-"""A training step as a captured CUDA graph of compiled kernels, or as near to that as possible.
-
-Tests: tests/runners/test_graph.py.
-"""
-
-from __future__ import annotations
+"""A training step as a captured CUDA graph of compiled kernels, or as near to that as possible."""
 
 import contextlib
 import functools
@@ -41,17 +36,12 @@ def accelerate(
     used. If capture fails, the step runs compiled; if compiling fails, it runs as it is. Warns each time it falls back.
     The state is left as it was.
 
-    Args:
-        state: of the training.
-        feed: its batches.
-        convolutions: whether our own convolutions may be used.
-        alone: whether no other trial runs on the GPU.
-        compiled: computes features by compiled kernels; if given, all of this is done on a CPU too.
-        capture: makes a graph of a step.
+    `compiled` computes features by compiled kernels; if given, all of this is done on a CPU too. `capture` makes a
+    graph of a step.
 
     Raises:
-        torch.OutOfMemoryError: if memory runs out and the trial is not `alone`. When fewer trials run, the step can be
-            made as it would be without them.
+        torch.OutOfMemoryError: if memory runs out and the trial is not `alone` on the GPU. When fewer trials run, the
+            step can be made as it would be without them.
     """
     if state.device.type != "cuda" and compiled is None:
         return functools.partial(step, state, feed)

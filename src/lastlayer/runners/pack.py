@@ -5,14 +5,9 @@ a whole step, from drawing the batch to updating the parameters, is compiled and
 trials of a pack take turns, one replay each, and the GPU runs them side by side. In each step the CPU only starts
 replays. It stays at most a few steps ahead of the GPU: what a trial does between epochs, such as measuring, then starts
 at once, while the others go on.
-
-Tests: tests/runners/test_pack.py.
 """
 
-from __future__ import annotations
-
 import contextlib
-import functools
 import gc
 import time
 import warnings
@@ -25,9 +20,7 @@ import torch
 from lastlayer.data import Dataset
 from lastlayer.runners.graph import accelerate
 from lastlayer.runners.protocol import Event, Reporter, SharedData, Work, register
-from lastlayer.training.engine.feed import Feed, fits
-from lastlayer.training.engine.state import State
-from lastlayer.training.engine.step import Step
+from lastlayer.training.engine.feed import fits
 
 LARGEST_PACK = 8  # more streams do not overlap
 MEMORY_SHARE = 0.8  # of the free memory that a pack may plan to take
@@ -44,7 +37,11 @@ def run_packed(work: Work) -> Iterator[Event]:
     of them finishes, and then goes on.
     """
     pending, device = deque(work.waiting), work.device
-    data = SharedData(work.placement.data_root, work.data.given, functools.partial(_move, device=device))
+
+    def move(dataset: Dataset) -> Dataset:
+        return dataset.to(device) if fits(dataset, device) else dataset
+
+    data = SharedData(work.placement.data_root, work.data.given, move)
     lanes: list[Lane] = []
     streams: list[Any] = []  # no lane uses them; the next lane does, because torch keeps memory for each stream
     size = work.placement.pack
@@ -79,10 +76,6 @@ def run_packed(work: Work) -> Iterator[Event]:
             lane.steps.close()
 
 
-def _move(dataset: Dataset, device: torch.device) -> Dataset:
-    return dataset.to(device) if fits(dataset, device) else dataset
-
-
 def free_memory(device: torch.device) -> int:
     """Free bytes of a GPU; 0 for a CPU, where they are not counted."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
@@ -108,34 +101,25 @@ def pack_size(device: torch.device, free_before: int) -> int:
 
 
 class Lane:
-    """A trial on a stream of its own, which takes turns with others.
-
-    Attributes:
-        has_stepped: whether a step has been run, so that the trial's memory is taken.
-        ended: whether it is done, has failed, or was crowded out.
-        crowded_out: whether it ended because the others hold the memory that it needs.
-    """
+    """A trial on a stream of its own, which takes turns with others."""
 
     def __init__(self, work: Work, index: int, stream: Any, dataset: Dataset | None) -> None:
         self.index, self.stream = index, stream
-        self.has_stepped = self.ended = self.crowded_out = False
+        self.has_stepped = False  # a step has been run, so that the trial's memory is taken
+        self.ended = False  # it is done, has failed, or was crowded out
+        self.crowded_out = False  # it ended because the others hold the memory that it needs
         self._trial, self._folder = work.trials[index], work.folder(index)
         self._report = Reporter(index, work.placement.report_seconds)
         self._unfinished: deque[Any] = deque()  # one CUDA event per turn that the device may not have finished
         self._alone = True
         if stream is not None:
             stream.wait_stream(torch.cuda.current_stream(work.device))  # on which the data was moved
-        self.steps = work.fit(index, dataset=dataset, prepare=self._prepare)
-
-    def _prepare(self, state: State, feed: Feed) -> Step:
-        return accelerate(state, feed, alone=self._alone)
+        self.steps = work.fit(
+            index, dataset=dataset, prepare=lambda state, feed: accelerate(state, feed, alone=self._alone)
+        )
 
     def turn(self, *, alone: bool) -> Iterator[Event]:
-        """Go on to the next pause, unless the device still has enough to do.
-
-        Args:
-            alone: whether no other trial runs. If memory is lacking, none will then come free.
-        """
+        """Go on to the next pause, unless the device still has enough to do. If it is alone, no memory comes free."""
         if self.is_ahead():
             return
         self._alone = alone

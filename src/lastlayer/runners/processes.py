@@ -1,9 +1,4 @@
-"""Trials on the CPU: each worker process runs one at a time. A single trial runs in this process.
-
-Tests: tests/runners/test_processes.py.
-"""
-
-from __future__ import annotations
+"""Trials on the CPU: each worker process runs one at a time. A single trial runs in this process."""
 
 import contextlib
 import multiprocessing

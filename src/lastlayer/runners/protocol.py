@@ -9,11 +9,7 @@ What is expected of a runner:
 - Everything else is in the run folders. A runner that trains elsewhere, such as on a cluster, calls
   `lastlayer.training.fit` there with `work.folder(index)`. It yields `work.outcome(index)` when the trial has ended.
 - When its iterator is closed, it stops what runs. The trials can then go on from their last checkpoints.
-
-Tests: tests/runners/test_protocol.py.
 """
-
-from __future__ import annotations
 
 import contextlib
 import time
@@ -42,33 +38,19 @@ class Event:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where and how trials run.
+    """Where and how trials run."""
 
-    Attributes:
-        root: folder of the run folders, each named by its trial's identity.
-        device: "cpu", "cuda", "cuda:1", ..., or "auto" for the GPU if there is one.
-        workers: processes on the CPU; None takes one per core. They share the cores' threads evenly.
-        pack: trials at a time on a GPU; None takes as many as fit, up to eight.
-        devices: devices that each trial spans; more than one needs Lightning Fabric.
-        data_root: where data sets lie.
-        retry_failed: run failed trials again; otherwise they stay failed.
-        tensorboard: folder for TensorBoard logs.
-        trust: modules that the run of a teacher may name.
-        runner: name or path of the runner; None takes the one that suits the device.
-        report_seconds: least time between two progress events of a trial.
-    """
-
-    root: Path
-    device: str = "auto"
-    workers: int | None = None
-    pack: int | None = None
-    devices: int = 1
-    data_root: Path | None = None
-    retry_failed: bool = False
-    tensorboard: Path | None = None
-    trust: tuple[str, ...] = ()
-    runner: str | None = None
-    report_seconds: float = 0.2
+    root: Path  # folder of the run folders, each named by its trial's identity
+    device: str = "auto"  # "cpu", "cuda", "cuda:1", ..., or "auto" for the GPU if there is one
+    workers: int | None = None  # processes on the CPU; None takes one per core. They share the cores' threads evenly
+    pack: int | None = None  # trials at a time on a GPU; None takes as many as fit, up to eight
+    devices: int = 1  # that each trial spans; more than one needs Lightning Fabric
+    data_root: Path | None = None  # where data sets lie
+    retry_failed: bool = False  # run failed trials again; otherwise they stay failed
+    tensorboard: Path | None = None  # folder for TensorBoard logs
+    trust: tuple[str, ...] = ()  # modules that the run of a teacher may name
+    runner: str | None = None  # name or path of the runner; None takes the one that suits the device
+    report_seconds: float = 0.2  # least time between two progress events of a trial
 
     def folder(self, trial: Trial) -> RunFolder:
         """The run folder of a resolved trial."""
@@ -78,11 +60,8 @@ class Placement:
 class SharedData:
     """Reads the data of trials. It keeps what it read last, since trials that follow each other mostly use the same.
 
-    Args:
-        root: where data sets lie.
-        given: the data set of all trials as it was read, if it is loaded already. What a trial takes of it, such as its
-            fold, is chosen here.
-        move: brings a data set to where the trials run, if it must be brought there.
+    If the data set of all trials is loaded already, as it was read, it is `given`. What a trial takes of it, such as its
+    fold, is chosen here. `move` brings a data set to where the trials run.
     """
 
     def __init__(
@@ -109,21 +88,13 @@ class SharedData:
 
 @dataclass(frozen=True)
 class Work:
-    """What a runner is given.
+    """What a runner is given."""
 
-    Attributes:
-        trials: resolved. Some of them need not run.
-        waiting: the indices of those to run, in this order.
-        placement: where and how.
-        device: the placement's, found on this machine.
-        data: reads the trials' data sets, each of them once.
-    """
-
-    trials: Sequence[Trial]
-    waiting: tuple[int, ...]
-    placement: Placement
-    device: torch.device
-    data: SharedData = field(default_factory=SharedData)
+    trials: Sequence[Trial]  # resolved. Some of them need not run
+    waiting: tuple[int, ...]  # the indices of those to run, in this order
+    placement: Placement  # where and how
+    device: torch.device  # the placement's, found on this machine
+    data: SharedData = field(default_factory=SharedData)  # reads the trials' data sets, each of them once
 
     def folder(self, index: int) -> RunFolder:
         """The run folder of a trial."""
@@ -150,9 +121,7 @@ class Work:
     def outcome(self, index: int, otherwise: str = "it ended without a result") -> Event:
         """The last event of a trial that ran in another process: done, or failed for the reason in its run folder.
 
-        Args:
-            index: of the trial.
-            otherwise: the reason if the folder has none.
+        If the folder has no reason, it is `otherwise`.
         """
         folder = self.folder(index)
         if folder.status == "done":
@@ -190,16 +159,11 @@ class Reporter:
 
 
 def run_trials(trials: Sequence[Trial], placement: Placement, dataset: Dataset | None = None) -> Iterator[Event]:
-    """Run the trials that are not done yet, yielding events as they come.
+    """Run the resolved trials that are not done yet, yielding events as they come.
 
     A failing trial does not stop the others, even if its process is killed. Closing the iterator stops the workers. The
-    same call then goes on from the last checkpoints.
-
-    Args:
-        trials: resolved.
-        placement: where and how.
-        dataset: the data set of all trials as it was read, if it is loaded already; they then share it and run in this
-            process. Each takes its own fold and hold-out of it.
+    same call then goes on from the last checkpoints. If the data set of all trials is loaded already, give it as it was
+    read: they then share it and run in this process, and each takes its own fold and hold-out of it.
 
     Raises:
         ValueError: at once, for a device that this machine does not have, an unknown runner, or a batch that does not
@@ -244,11 +208,7 @@ def _find_runner(placement: Placement, device: torch.device) -> Runner:
 
 
 def resolve_device(device: str) -> str:
-    """The device that is meant; "auto" is the first GPU if there is one.
-
-    Raises:
-        ValueError: if this machine does not have it.
-    """
+    """The device that is meant; "auto" is the first GPU if there is one. ValueError if this machine lacks it."""
     gpus = torch.cuda.device_count()
     if device == "auto":
         return "cuda" if gpus else "cpu"

@@ -1,7 +1,4 @@
-"""Each trial over several devices at once, one trial after another.
-
-Tests: tests/runners/test_ranks.py.
-"""
+"""Each trial over several devices at once, one trial after another. Tests: tests/runners/test_ranks.py."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lastlayer.papers import Artifact, Store, reproduce
-from lastlayer.papers.engine.artifact import parse
+from lastlayer.papers.engine.artifact import parse, teachers_of
 from lastlayer.papers.engine.reproduce import all_trials
 from lastlayer.runners import Placement
 
@@ -58,7 +58,7 @@ def test_a_case_holds_for_its_combinations_alone(one: Artifact) -> None:
 def test_the_teacher_is_the_cell_with_other_settings(one: Artifact) -> None:
     grid = one.grid("paper")
     cell = grid.cells[-1]
-    (teacher,) = grid.teachers()
+    (teacher,) = teachers_of(grid.cells)
     assert teacher.model.options == {"width": 32}
     assert teacher.loss.name == "ce"
     assert teacher.data == cell.trial.data
@@ -68,7 +68,7 @@ def test_the_teacher_is_the_cell_with_other_settings(one: Artifact) -> None:
 def test_trials_come_in_the_order_in_which_they_are_needed(one: Artifact) -> None:
     grid = one.grid("paper")
     trials = all_trials(grid)
-    assert [trial.identity for trial in trials[:1]] == [trial.identity for trial in grid.teachers()]
+    assert [trial.identity for trial in trials[:1]] == [trial.identity for trial in teachers_of(grid.cells)]
     assert [trial.optimiser.lr for trial in trials[1:4]] == [0.01, 0.1, 1.0]
     assert {trial.schedule.epochs for trial in trials[1:4]} == {2}  # once for LN, with the first width
     assert len(trials) == 1 + 3 + 5 * 2

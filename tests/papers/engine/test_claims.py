@@ -129,8 +129,8 @@ def test_all_parts_must_hold():
     assert all_of([yes, maybe]).outcome == "inconclusive"
     assert all_of([maybe, never]).outcome == "inconclusive"
     assert all_of([maybe, no, never]).outcome == "not reproduced"
-    assert counted(3, 5, 3).outcome == "reproduced"
-    assert counted(2, 5, 3).outcome == "not reproduced"
+    assert counted(3, 5, 3, "cases").outcome == "reproduced"
+    assert counted(2, 5, 3, "cases").outcome == "not reproduced"
 
 
 # What was run in part

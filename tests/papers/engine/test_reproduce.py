@@ -58,7 +58,8 @@ def test_curves_of_some_measures_keep_the_rest_at_the_end_alone(tmp_path, plan):
 def test_the_rows_of_a_computation_have_one_commit(tmp_path, plan, monkeypatch):
     """A commit made while it computes has no part in it; and git is asked once, not for each row."""
     commits = iter(["first", "second", "third"])
-    monkeypatch.setattr("lastlayer.papers.engine.reproduce._facts_here", lambda: {"commit": next(commits)})
+    machine = "lastlayer.papers.engine.reproduce.describe_machine"
+    monkeypatch.setattr(machine, lambda: {"git": next(commits), "device": "cpu"})
     observed = reproduce(artifact("logit_separation.counterexamples"), "smoke", plan, Store(tmp_path))
     assert len(observed.rows) == 4
     assert {row.facts["commit"] for row in observed.rows} == {"first"}

@@ -64,7 +64,7 @@ def test_a_file_is_parsed_once_until_another_changes_it(tmp_path):
     Store(tmp_path).add(NAME, "small", [row("CE", 0, 5, 0.5)])
     store = Store(tmp_path)
     first = store.evidence(NAME).rows
-    assert first is store.up_to("small").evidence(NAME).rows is store.read(NAME, "small").rows
+    assert first is store.evidence(NAME, "small").rows is store.read(NAME, "small").rows
     Store(tmp_path).add(NAME, "small", [row("CE", 0, 5, 0.6)])
     assert store.evidence(NAME).values("test.accuracy") == {0: 0.6}
 
@@ -111,7 +111,7 @@ def test_evidence_is_the_largest_size_and_never_smoke(tmp_path):
     store.add(NAME, "small", [row("CE", 0, 5, 0.5)])
     assert store.evidence(NAME).values("test.accuracy", loss="CE") == {0: 0.9}
     assert store.sizes(NAME) == ["smoke", "small", "paper"]
-    assert store.up_to("small").evidence(NAME).values("test.accuracy", loss="CE") == {0: 0.5}
+    assert store.evidence(NAME, "small").values("test.accuracy", loss="CE") == {0: 0.5}
 
 
 def test_a_size_without_a_finished_run_is_no_evidence(tmp_path):

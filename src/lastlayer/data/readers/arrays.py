@@ -8,7 +8,6 @@ features instead of `x`, and with target, targets or labels instead of `y`.
 - `class_names` (K,) is optional and names the classes of integers.
 
 Only .npz files can hold texts. Pickled arrays are refused. No other module opens such files.
-Tests: tests/data/readers/test_arrays.py.
 """
 
 import zipfile
@@ -47,10 +46,8 @@ def arrays(
     only their last axis has 1, 3 or 4 entries, else (N, C, H, W).
 
     Args:
-        path: the file.
         test: a second file with `x` and `y`, the test set.
-        test_fraction: share of each class to test on, drawn at random, if there is no test set. A note says so.
-        seed: of that draw.
+        test_fraction, seed: share of each class to test on, drawn at random, if there is no test set.
         standardize: whether features are to be normalised by the mean and deviation of their training samples. Images
             always are.
 
@@ -70,43 +67,35 @@ def arrays(
     other, more = (path, {}) if test is None else (Path(test), read_arrays(Path(test))[0])
     names = _name_labels(path, content, more)
     checksums = {path.name: file_digest(path)}
-    notes: tuple[str, ...] = ()
-    random_test = None
+    splits: dict[str, Any]
     if test is not None:
-        train_split, test_split = _split(path, content, WHOLE, TRAIN), _split(other, more, WHOLE, TEST)
+        splits = {"train": _split(path, content, WHOLE, TRAIN), "test": _split(other, more, WHOLE, TEST)}
         checksums[other.name] = file_digest(other)
     elif any(name + ending in content for name in INPUTS + LABELS for ending in (TRAIN, TEST)):
-        train_split, test_split = (_split(path, content, ending) for ending in (TRAIN, TEST))
+        splits = {"train": _split(path, content, TRAIN), "test": _split(path, content, TEST)}
     else:
         whole = _split(path, content, WHOLE)
         _check_highest(path, whole, len(whole))
-        train_split, test_split, note = random_test_set(whole, test_fraction, seed)
-        if not len(test_split):
+        splits = random_test_set(whole, test_fraction, seed)
+        if not len(splits["test"]):
             raise ValueError(f"{path}: every class has one sample, so that none is left to test on: give a test set")
-        notes, random_test = (note,), test_fraction
+    train: Split = splits["train"]
     if names is None:
-        for where, part in ((path, train_split), (other, test_split)):
-            _check_highest(where, part, len(train_split))
-        names = [str(k) for k in range(int(max(train_split.target.max(), test_split.target.max())) + 1)]
-    scale = 255.0 if train_split.inputs.dtype == torch.uint8 else 1.0
+        for where, part in ((path, train), (other, splits["test"])):
+            _check_highest(where, part, len(train))
+        names = [str(k) for k in range(int(max(train.target.max(), splits["test"].target.max())) + 1)]
+    scale = 255.0 if train.inputs.dtype == torch.uint8 else 1.0
     class_names = tuple(str(name) for name in names)
-    dataset = Dataset(
-        path.stem, train_split, test_split, class_names, scale=scale, checksums=checksums, notes=notes,
-        random_test=random_test,
-    )  # fmt: skip
-    return dataset.with_statistics() if standardize or train_split.inputs.ndim == 4 else dataset
+    dataset = Dataset(path.stem, class_names=class_names, scale=scale, checksums=checksums, **splits)
+    return dataset.with_statistics() if standardize or train.inputs.ndim == 4 else dataset
 
 
 def read_arrays(path: Path, wanted: Collection[str] | None = None) -> tuple[dict[str, Array], list[str]]:
     """Read arrays of a .npz or .safetensors file. A .safetensors file is mapped: rows are read when they are used.
 
-    Args:
-        path: the file.
-        wanted: names of the arrays to read, if they are there; None reads all.
-
     Returns:
-        By name, arrays of numpy from a .npz file or tensors from a .safetensors file; and the names that were not
-        wanted, sorted.
+        By name, arrays of numpy from a .npz file or tensors from a .safetensors file, only the `wanted` ones if any are
+        named; and the names that were not wanted, sorted.
 
     Raises:
         FileNotFoundError, ValueError: there is no such file, or it has another ending.

@@ -52,18 +52,14 @@ def _measured(name: str, file: str, *, test_fraction: float = 0.2, seed: int = 0
     scale = 1.0
     if name == "digits":
         inputs, scale = inputs.to(torch.uint8).view(-1, 1, 8, 8), 16.0
-    train, test, note = random_test_set(Split(inputs, target), test_fraction, seed)
+    splits = random_test_set(Split(inputs, target), test_fraction, seed)
     checksums = _checksum(inputs, target)
-    dataset = Dataset(
-        name, train, test, class_names, scale=scale, checksums=checksums, notes=(note,), random_test=test_fraction
-    )
-    return dataset.with_statistics()
+    return Dataset(name, class_names=class_names, scale=scale, checksums=checksums, **splits).with_statistics()
 
 
-register("digits")(partial(_measured, "digits", "digits.csv.gz"))
-register("wine")(partial(_measured, "wine", "wine_data.csv"))
-register("breast-cancer")(partial(_measured, "breast-cancer", "breast_cancer.csv"))
-register("iris")(partial(_measured, "iris", "iris.csv"))
+_FILES = {"digits": "digits.csv.gz", "wine": "wine_data.csv", "breast-cancer": "breast_cancer.csv", "iris": "iris.csv"}
+for _name, _file in _FILES.items():
+    register(_name)(partial(_measured, _name, _file))
 
 
 def _points(
@@ -109,16 +105,10 @@ def _check(num_classes: int, dim: int, train: int, test: int) -> None:
 def conic_hull(
     *, num_classes: int = 4, dim: int = 16, train: int = 8000, test: int = 2000, seed: int = 0, balanced: bool = False
 ) -> Dataset:
-    """Standard normal points, labelled by their sides of ceil(log2 K) random hyperplanes through 0.
+    """Standard normal points (N, d), labelled by their sides of ceil(log2 K) random hyperplanes through 0.
 
     The label is the sign code sum_i 2^i [<x, u_i> > 0] with u_i standard normal. Points with codes above K - 1 are
-    drawn again. A hyperplane separates any two classes. Classes are about equally frequent, not exactly.
-
-    Args:
-        num_classes, dim: K and d.
-        train, test: number of samples.
-        seed: of hyperplanes and points.
-        balanced: whether to draw until all classes are equally frequent.
+    drawn again. A hyperplane separates any two classes. Classes are about equally frequent; with `balanced`, exactly.
 
     Paper: Pan and Cao 2023, section 3 (C = 4, d = 16, 8000 points; the laws are not stated there).
 
@@ -149,18 +139,11 @@ def mlp_teacher(
     width: int = 32,
     balanced: bool = True,
 ) -> Dataset:
-    """Standard normal points, labelled by the largest output of a random three-layer ReLU network.
+    """Standard normal points (N, d), labelled by the largest output of a random three-layer ReLU network.
 
-    The weights are N(0, 2 / fan-in), and there are no biases. With `balanced` each output is first standardised over
-    10,000 points, because a raw teacher can leave a class nearly empty. Then points are drawn until all classes are
-    equally frequent.
-
-    Args:
-        num_classes, dim: K and d.
-        train, test: number of samples.
-        seed: of teacher and points.
-        width: units of the teacher's two hidden layers; keep it below the student's.
-        balanced: as above; False labels with the raw outputs.
+    The weights are N(0, 2 / fan-in), and there are no biases. `width` is that of the two hidden layers; keep it below
+    the student's. With `balanced` each output is first standardised over 10,000 points, because a raw teacher can leave
+    a class nearly empty. Then points are drawn until all classes are equally frequent.
 
     Paper: Pan and Cao 2023, section 3 (widths are not stated there).
 
@@ -204,13 +187,7 @@ def gaussian(
     separation: float = 4.0,
     seed: int = 0,
 ) -> Dataset:
-    """Classes N(separation u_k, I) with u_k random unit vectors, equally frequent.
-
-    Args:
-        num_classes, dim: K and d.
-        per_class, test_per_class: samples of each class.
-        separation: norm of the class means; at 0 nothing can be learned.
-        seed: of means and points.
+    """Classes N(separation u_k, I) with u_k random unit vectors, equally frequent. Without separation all are equal.
 
     Example:
         >>> gaussian(num_classes=3, per_class=5).train_counts.tolist()

@@ -45,10 +45,8 @@ def class_folders(folder: Path) -> tuple[str, ...]:
 def image_files(folder: str | Path, *, size: int | None = None, classes: Sequence[str] | None = None) -> ImageFiles:
     """List the images of a folder that has one folder per class, without decoding them.
 
-    Args:
-        folder: holds a folder for each class.
-        size: side of the square to which each image is scaled and cropped when it is read.
-        classes: class names in label order; with None, the names of the folders, sorted.
+    When an image is read, it is scaled and cropped to a square of this size. `classes` are class names in label order;
+    with None, the names of the folders, sorted.
 
     Raises:
         ValueError: there are no class folders, a class has no images, or a folder is not one of the known classes.
@@ -120,8 +118,7 @@ def image_folder(
     Args:
         folder: FOLDER/<class>/<image>, or FOLDER/train/<class>/<image> with FOLDER/test (or val, valid, validation).
         size: the shorter side is scaled to it and the middle cut out. With None, all images must have one size.
-        test_fraction: share of each class to test on, drawn at random, if there is no test folder.
-        seed: of that draw.
+        test_fraction, seed: share of each class to test on, drawn at random, if there is no test folder.
         colour: three channels (True) or one (False); with None, three if any image has colour.
 
     Raises:
@@ -132,13 +129,11 @@ def image_folder(
     """
     folder = Path(folder)
     train_folder, test_folder = subfolder(folder, _TRAIN), subfolder(folder, _TEST)
-    notes, random_test = [], None
     if train_folder is None or test_folder is None:
         _refuse_misnamed(folder, train_folder)
         files = image_files(train_folder or folder, size=size)
         whole, sha256 = decode_split(files, colour)
-        train, test, note = random_test_set(whole, test_fraction, seed)
-        checksums, notes, random_test = {"images": sha256}, [note], test_fraction
+        splits, checksums = random_test_set(whole, test_fraction, seed), {"images": sha256}
     else:
         files = image_files(train_folder, size=size)
         train, sha256 = decode_split(files, colour)
@@ -146,11 +141,8 @@ def image_folder(
         if not len(test_files):
             raise ValueError(f"{test_folder} holds no image files")
         test, test_sha256 = decode_split(test_files, train.inputs.shape[1] == 3)
-        checksums = {"train": sha256, "test": test_sha256}
-    dataset = Dataset(
-        folder.name, train, test, files.class_names, scale=255.0, checksums=checksums, notes=tuple(notes),
-        random_test=random_test,
-    )  # fmt: skip
+        splits, checksums = {"train": train, "test": test}, {"train": sha256, "test": test_sha256}
+    dataset = Dataset(folder.name, class_names=files.class_names, scale=255.0, checksums=checksums, **splits)
     return dataset.with_statistics()
 
 

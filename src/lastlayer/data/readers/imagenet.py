@@ -1,11 +1,9 @@
 """ImageNet and its smaller versions. Tests: tests/data/readers/test_imagenet.py."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from lastlayer.data.dataset import Dataset, Split, joined
@@ -15,6 +13,7 @@ from lastlayer.data.splits import stratified
 
 from .arrays import arrays, read_arrays
 from .folders import ImageFiles, decode_split, image_files, image_folder, subfolder
+from .small_images import pickled_images
 from .unpickle import unpickle
 
 _OFFICIAL = "val/val_annotations.txt"
@@ -73,10 +72,8 @@ def tiny_imagenet(root: Path, *, size: int = 64) -> Dataset:
     test_files = _validation(folder / "val", train_files.class_names, size)
     train, first = decode_split(train_files, colour=True)
     test, second = decode_split(test_files, colour=True)
-    words = {}
-    if (folder / "words.txt").exists():
-        lines = (folder / "words.txt").read_text().splitlines()
-        words = dict(line.split("\t", 1) for line in lines if "\t" in line)
+    lines = (folder / "words.txt").read_text().splitlines() if (folder / "words.txt").exists() else []
+    words = dict(line.split("\t", 1) for line in lines if "\t" in line)
     names = tuple(words.get(wnid, wnid) for wnid in train_files.class_names)
     checksums, notes = {"train": first, "val": second}, ("test set: the official validation set",)
     dataset = Dataset("tiny-imagenet", train, test, names, scale=255.0, checksums=checksums, notes=notes)
@@ -119,25 +116,12 @@ def _batch(folder: Path, stem: str, checksums: dict[str, str]) -> Split:
     """The samples of one file, whose checksum is added to the others."""
     places = [folder / stem, folder / f"{stem}.npz"]
     places += [folder.parent / "Imagenet32_val" / place.name for place in places]
-    path = next((place for place in places if place.exists()), None)
-    if path is None:
-        raise FileNotFoundError(
-            f"imagenet32: {folder / stem} (or .npz) is missing; the data set is incomplete: fetch it again"
-        )
+    path = next((place for place in places if place.exists()), None) or require(places[0], "imagenet32")
     if path.suffix == ".npz":
         content: dict[str, Any] = {**read_arrays(path, ("data", "labels"))[0]}
         checksums[path.name] = file_digest(path)
     else:
         data, checksums[path.name] = read(path)
         content = unpickle(path, data)
-    pixels, labels = content.get("data"), content.get("labels")
-    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2:
-        raise CorruptFileError(f"{path}: data is not a uint8 array (N, 3 side^2); found keys {sorted(content)}")
-    side = math.isqrt(pixels.shape[1] // 3)
-    if 3 * side * side != pixels.shape[1]:
-        raise CorruptFileError(f"{path}: {pixels.shape[1]} values per row are no square colour image")
-    target = np.asarray(labels if labels is not None else [], dtype=np.int64) - 1
-    if target.shape != (len(pixels),):
-        raise CorruptFileError(f"{path}: labels are missing or not of length {len(pixels)}")
-    images = torch.from_numpy(pixels.copy()).view(-1, 3, side, side)
-    return Split(images, torch.from_numpy(target))
+    split = pickled_images(path, content, "labels")
+    return Split(split.inputs, split.target - 1)

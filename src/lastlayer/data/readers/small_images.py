@@ -1,7 +1,4 @@
-"""Sets of small images in the file formats of their makers: MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100 and SVHN.
-
-Tests: tests/data/readers/test_small_images.py.
-"""
+"""Sets of small images in the file formats of their makers: MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100 and SVHN."""
 
 import gzip
 import io
@@ -120,15 +117,22 @@ class _Cifar:
         return Split(images, torch.from_numpy(rows[:, self.label_bytes - 1].astype(np.int64)))
 
     def read_python(self, path: Path, data: bytes) -> Split:
-        """A pickled batch is a dictionary with "data" (N, 3072) and labels."""
-        batch = unpickle(path, data)
-        pixels, labels = batch.get("data"), batch.get(self.labels)
-        if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (3072,):
-            raise CorruptFileError(f"{path}: data is not a uint8 array (N, 3072); found keys {sorted(batch)}")
-        if labels is None or len(labels) != len(pixels):
-            raise CorruptFileError(f"{path}: {self.labels} is missing or not of length {len(pixels)}")
-        images = torch.from_numpy(pixels.copy()).view(-1, 3, 32, 32)
-        return Split(images, torch.tensor([int(label) for label in labels]))
+        return pickled_images(path, unpickle(path, data), self.labels, side=32)
+
+
+def pickled_images(path: Path, batch: dict[str, Any], labels: str, *, side: int | None = None) -> Split:
+    """The samples of a dictionary with "data", bytes (N, 3 side^2), and labels (N,). Without a side, any is taken."""
+    pixels = batch.get("data")
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2:
+        raise CorruptFileError(f"{path}: data is not a uint8 array (N, 3 side^2); found keys {sorted(batch)}")
+    side = math.isqrt(pixels.shape[1] // 3) if side is None else side
+    if 3 * side * side != pixels.shape[1]:
+        raise CorruptFileError(f"{path}: {pixels.shape[1]} values per row are no square colour image of side {side}")
+    found = batch.get(labels)
+    target = np.array([] if found is None else found, dtype=np.int64)
+    if target.shape != (len(pixels),):
+        raise CorruptFileError(f"{path}: {labels} are missing or not of length {len(pixels)}")
+    return Split(torch.from_numpy(pixels.copy()).view(-1, 3, side, side), torch.from_numpy(target))
 
 
 _CIFAR = {

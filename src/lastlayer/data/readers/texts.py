@@ -1,7 +1,6 @@
 """Texts: GLUE tasks in their official tsv files, and the tokens that we train on in their place.
 
 Tokens are padded to one length, so that a pretrained encoder trains on texts as other models do on images.
-Tests: tests/data/readers/test_texts.py.
 """
 
 from dataclasses import dataclass
@@ -89,18 +88,11 @@ for _name in _TASKS:
 
 
 def tokenise(dataset: TextDataset, tokenizer: Any, length: int = DEFAULT_LENGTH) -> Dataset:
-    """Turn texts, or pairs of them, into token numbers and segments (N, 2, length), int32.
+    """Turn texts, or pairs of them, into token numbers and segments (N, 2, length), int32, which are not normalised.
 
     Row 0 of a sample holds the numbers of its tokens. Row 1 holds, for each token, which of the two texts it belongs to
-    (0 or 1), and -1 if it is padding. Longer samples are cut, the longer text of a pair first.
-
-    Args:
-        dataset: texts.
-        tokenizer: a callable like those of transformers. It is given texts, pairs or None, and how to pad and cut.
-        length: tokens per sample.
-
-    Returns:
-        A data set without mean and std: its inputs are not normalised.
+    (0 or 1), and -1 if it is padding. Longer samples are cut, the longer text of a pair first. The tokenizer is a
+    callable like those of transformers. It is given texts, pairs or None, and how to pad and cut.
     """
     fields = {name: getattr(dataset, name) for name in ("class_names", "checksums", "source", "licence", "citation")}
     notes = (*dataset.notes, f"{length} tokens a sample")  # results hold this note, so its words must not change

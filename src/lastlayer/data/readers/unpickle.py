@@ -2,7 +2,6 @@
 
 It never calls numpy's own classes. A pickled array contains a few names, in whose place the small classes below record
 what the file says. They are turned into arrays afterwards. Any other name is refused.
-Tests: tests/data/readers/test_unpickle.py.
 """
 
 import io

@@ -1,7 +1,5 @@
 """Neural collapse with batch norm and weight decay (paper 004): what decides its claims."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -56,8 +54,7 @@ def norm_is_fixed(computed: Observations) -> Verdict:
 def collapse_grows_with_decay(seen: Observations) -> Iterator[Verdict]:
     """With BN, weight decay and both measures have a rank correlation, over decays that interpolate."""
     for labels in _settings(seen, "data", "model"):
-        yield _trend(seen, {"bn": WITH, **labels}, "decay", "intra_min", 1)
-        yield _trend(seen, {"bn": WITH, **labels}, "decay", "inter_max", -1)
+        yield from _trends(seen, {"bn": WITH, **labels}, "decay", 1)
 
 
 @check("004-05", "bn_wd.fig2")
@@ -99,10 +96,7 @@ def collapse_follows_the_loss(seen: Observations) -> Iterator[Verdict]:
 @check("004-07", "bn_wd.fig4")
 def smaller_norm_collapses_more(seen: Observations) -> Verdict:
     """The frozen entry and both measures have a rank correlation in at least three of the four settings."""
-    settings = [
-        all_of([_trend(seen, labels, "entry", "intra_min", -1), _trend(seen, labels, "entry", "inter_max", 1)])
-        for labels in _settings(seen, "data", "model")
-    ]
+    settings = [all_of([*_trends(seen, labels, "entry", -1)]) for labels in _settings(seen, "data", "model")]
     if len(settings) < 4:
         raise NotRunError(f"{seen.artifact} ({seen.size}): {len(settings)} of 4 settings run")
     holds, unclear = (sum(one.outcome == outcome for one in settings) for outcome in ("reproduced", "inconclusive"))
@@ -127,8 +121,7 @@ def vgg_with_batch_norm(seen: Observations) -> Iterator[Verdict]:
             yield Verdict("inconclusive", f"{detail}; {6 - len(decays)} decays at which a run learned nothing")
         else:
             yield redrawn(lambda means: _all_better(means) >= 5, groups, detail)
-        yield _trend(seen, {"bn": WITH, **labels}, "decay", "intra_min", 1, interpolating=False)
-        yield _trend(seen, {"bn": WITH, **labels}, "decay", "inter_max", -1, interpolating=False)
+        yield from _trends(seen, {"bn": WITH, **labels}, "decay", 1, interpolating=False)
 
 
 @check("004-09", "bn_wd.fig6")
@@ -166,12 +159,13 @@ def _places(
     return {place: values for place, values in found.items() if not math.isnan(mean(values))}
 
 
-def _trend(
-    seen: Observations, labels: Mapping[str, str], axis: str, measure: str, sign: int, *, interpolating: bool = True
-) -> Verdict:
-    """Whether a measure's rank correlation with an axis, times the sign, is above 0.8."""
-    places = _places(seen, labels, axis, measure, interpolating=interpolating)
-    return _correlation(places, f"{axis} and {measure}, {_named(labels)}", sign, 0.8)
+def _trends(
+    seen: Observations, labels: Mapping[str, str], axis: str, sign: int, *, interpolating: bool = True
+) -> Iterator[Verdict]:
+    """Whether collapse, by two measures, has a rank correlation with an axis that is above 0.8 times the sign."""
+    for measure in ("intra_min", "inter_max"):
+        places = _places(seen, labels, axis, measure, interpolating=interpolating)
+        yield _correlation(places, f"{axis} and {measure}, {_named(labels)}", sign * BETTER[measure], 0.8)
 
 
 def _correlation(places: Mapping[float, Collection[float]], what: str, sign: int, bar: float) -> Verdict:

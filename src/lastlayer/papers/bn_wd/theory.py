@@ -1,7 +1,5 @@
 """Theorems of the batch-norm paper, computed: bounds on perturbed frames, minima reached through batch norm."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

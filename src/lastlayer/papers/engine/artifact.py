@@ -25,8 +25,7 @@ A grids.toml holds:
                                 teacher holds the settings that make the teacher's trial from the cell's own.
                                 drop = true leaves the combinations out
         select                  {over = {setting = [values]}, per = [axes], settings}: settings that are chosen on a
-                                validation split before the table runs. settings here hold for the candidates only,
-                                for example to train them for fewer epochs
+                                validation split before the table runs. settings here hold for the candidates only
         average                 an axis. The table gets a line "Average", the mean over all points of that axis
         curves                  true keeps the measures of every evaluation, not only of the last one. A list of
                                 split.measure keeps only those measures before the last evaluation
@@ -45,14 +44,12 @@ A grids.toml holds:
         arguments               arguments of compute
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib
 import itertools
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Literal, get_args
@@ -136,10 +133,6 @@ class Grid:
         resolved = distinct(resolve(cell.trial) for cell in self.cells)
         return [dataclasses.replace(trial, seed=seed) for trial in resolved for seed in self.seeds]
 
-    def teachers(self) -> list[Trial]:
-        """The trials that others distill from. They must be finished before those begin."""
-        return distinct(cell.teacher for cell in self.cells if cell.teacher is not None)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
@@ -172,11 +165,7 @@ class Artifact:
         return {axis: dict(points) for axis, points in self._content["axes"].items()}
 
     def grid(self, size: Size) -> Grid:
-        """What to run at a size.
-
-        Raises:
-            ValueError: for a setting that no trial has, or a point that an axis does not have.
-        """
+        """What to run at a size. ValueError for a setting that no trial has, or a point that an axis does not have."""
         own: dict[str, Any] = dict(self._content.get(size, {}))
         keep = own.get("keep", {})
         axes = {axis: self._kept(axis, points, keep.get(axis), size) for axis, points in self.axes.items()}
@@ -221,7 +210,7 @@ class Artifact:
     def _kept(self, axis: str, points: Mapping[str, Any], keep: Sequence[str] | None, size: Size) -> dict[str, Any]:
         if keep is None:
             return dict(itertools.islice(points.items(), SMOKE_POINTS if size == "smoke" else None))
-        _only(set(points), keep, f"{self.name}, keep, {axis}")
+        _only(points, keep, f"{self.name}, keep, {axis}")
         return {label: points[label] for label in keep}
 
 
@@ -231,10 +220,7 @@ def artifacts() -> dict[str, Artifact]:
 
 
 def artifact(name: str) -> Artifact:
-    """The artifact of a name such as sln.table1.
-
-    Raises:
-        ValueError: for an unknown name. The message suggests the nearest one.
+    """The artifact of a name such as sln.table1. For an unknown name, the ValueError suggests the nearest one.
 
     Example:
         >>> artifact("sln.table1").where
@@ -265,11 +251,7 @@ def _read(paper: str) -> dict[str, Artifact]:
 
 
 def parse(paper: str, text: str) -> dict[str, Artifact]:
-    """The artifacts in the text of a grids.toml, by name.
-
-    Raises:
-        ValueError: for a key that means nothing. The message suggests the nearest one that does.
-    """
+    """The artifacts in the text of a grids.toml, by name; ValueError for an unknown key."""
     content = tomllib.loads(text)
     _only({"settings", "smoke", "choices", "axes", "artifacts"}, content, f"{paper}/grids.toml")
     choices = {name: Choice(**entry) for name, entry in content.get("choices", {}).items()}
@@ -283,9 +265,12 @@ def parse(paper: str, text: str) -> dict[str, Artifact]:
         for size in SIZES:
             _only(_SIZE_KEYS, entry.get(size, {}), f"{name}, {size}")
             for case in (*entry.get("cases", []), *entry.get(size, {}).get("cases", [])):
-                _check_case(case, entry["axes"], name)
-        _only(set(entry["axes"]), [entry["average"]] if "average" in entry else [], f"{name}, average")
-        _only(set(choices), entry.get("choices", []), f"{name}, choices")
+                _only(_CASE_KEYS, case, f"{name}, cases")
+                _only(entry["axes"], case["when"], f"{name}, cases")
+                for axis, points in case["when"].items():
+                    _only(entry["axes"][axis], points, f"{name}, cases, {axis}")
+        _only(entry["axes"], [entry["average"]] if "average" in entry else [], f"{name}, average")
+        _only(choices, entry.get("choices", []), f"{name}, choices")
         taken = {choice: choices[choice] for choice in entry.get("choices", [])}
         made[name] = Artifact(
             name=name,
@@ -296,6 +281,11 @@ def parse(paper: str, text: str) -> dict[str, Artifact]:
             _smoke=content.get("smoke", {}),
         )
     return made
+
+
+def teachers_of(cells: Iterable[GridCell]) -> list[Trial]:
+    """The trials that those of some cells distill from. They must be finished before those begin."""
+    return distinct(cell.teacher for cell in cells if cell.teacher is not None)
 
 
 def distinct(trials: Iterable[Trial]) -> list[Trial]:
@@ -320,21 +310,15 @@ def resolve(trial: Trial, *, seed: int | None = None) -> Trial:
 def _points(axis: str | Mapping[str, Any], shared: Mapping[str, Any]) -> Mapping[str, Any]:
     """The points of an axis: written out, made from the values of one setting, or those of a shared axis."""
     if isinstance(axis, str):
-        _only(set(shared), [axis], "axes")
+        _only(shared, [axis], "axes")
         return _points(shared[axis], shared)
     if set(axis) != {"setting", "values"}:
         return axis
     return {f"{value:g}": {axis["setting"]: value} for value in axis["values"]}
 
 
-def _only(allowed: set[str], given: Any, where: str) -> None:
+def _only(allowed: Collection[str], given: Iterable[str], where: str) -> None:
+    """Refuse a name that is not allowed."""
     for name in given:
         if name not in allowed:
             raise ValueError(f"{where}: there is no {name!r}{nearest(name, allowed)}")
-
-
-def _check_case(case: Settings, axes: Mapping[str, Any], where: str) -> None:
-    _only(_CASE_KEYS, case, f"{where}, cases")
-    _only(set(axes), case["when"], f"{where}, cases")
-    for axis, points in case["when"].items():
-        _only(set(axes[axis]), points, f"{where}, cases, {axis}")

@@ -1,14 +1,10 @@
 """The published claims: what decides each one, the kinds of criterion there are, and the verdict.
 
-claims.csv was written before any run. Its last column says how and why a criterion was changed or made exact since.
-
 The module of a paper has one function per claim, marked with `check`. It takes the observations of the artifacts that
 the claim needs and returns a `Verdict`, or yields several that must all hold. It makes them with a few kinds of
 criterion: `above` and `equivalent` for a difference of two groups of runs, `redrawn` for a statement on their means,
 `counted` for a number of cases, and `exact` for a computation without noise.
 """
-
-from __future__ import annotations
 
 import csv
 import dataclasses
@@ -21,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lastlayer.papers.engine.artifact import FOLDER, PAPERS, SIZES
+from lastlayer.papers.engine.artifact import FOLDER, PAPERS, SIZES, Size
 from lastlayer.papers.engine.store import NotRunError, Store
 from lastlayer.reports.statistics import CONFIDENCE, Difference
 
@@ -40,7 +36,7 @@ class Verdict:
     interval: tuple[float, float] | None = None  # of the difference
     size: str = ""  # of the observations that it rests on
 
-    def but(self, outcome: Outcome, more: str) -> Verdict:
+    def but(self, outcome: Outcome, more: str) -> "Verdict":
         """The same evidence with another outcome, and something to add to the detail."""
         return dataclasses.replace(self, outcome=outcome, detail=self.detail + more)
 
@@ -50,7 +46,7 @@ Criterion = Callable[..., Verdict | Iterable[Verdict]]
 
 @dataclass(frozen=True)
 class Claim:
-    """One published claim and how it is decided: one line of claims.csv."""
+    """One published claim and how it is decided: one line of claims.csv, which was written before any run."""
 
     id: str  # number of the paper and of the claim, such as 000-01
     paper: str
@@ -86,10 +82,8 @@ def claims() -> tuple[Claim, ...]:
 def check(claim: str, *needs: str, if_run: tuple[str, ...] = ()) -> Callable[[Criterion], Criterion]:
     """Decorator for the function that decides a claim.
 
-    Args:
-        claim: its id.
-        needs: artifacts. The function takes the observations of each. Without one of them the claim is not run.
-        if_run: more artifacts. The function takes their observations too, or None for one that has not been run.
+    The function takes the observations of each artifact that the claim needs; without one of them the claim is not run.
+    Then it takes those of the artifacts in `if_run`, with None for one that has not been run.
     """
     if claim not in {one.id for one in claims()}:
         raise ValueError(f"there is no claim {claim} in claims.csv")
@@ -112,21 +106,22 @@ def judge(claim: str, store: Store) -> Verdict:
 
     If no size has, the verdict is `not run` and says what is missing.
     """
-    verdicts = [_judge(claim, store.up_to(largest)) for largest in SIZES[:0:-1]]
+    verdicts = [_judge(claim, store, largest) for largest in SIZES[:0:-1]]
     return next((verdict for verdict in verdicts if verdict.outcome != "not run"), verdicts[0])
 
 
-def _judge(claim: str, store: Store) -> Verdict:
+def _judge(claim: str, store: Store, largest: Size) -> Verdict:
     found = _check(claim)
     try:
-        shown = [store.evidence(name) for name in found.needs]
-        more = [store.evidence(name) if store.size_of_evidence(name) else None for name in found.if_run]
+        shown = [store.evidence(name, largest) for name in found.needs]
+        sizes = [store.size_of_evidence(name, largest) for name in found.if_run]
+        more = [size and store.read(name, size) for name, size in zip(found.if_run, sizes, strict=True)]
         made = found.decide(*shown, *more)
         verdict = made if isinstance(made, Verdict) else all_of(list(made))
     except NotRunError as missing:
         return Verdict("not run", str(missing))
-    sizes = [one.size for one in (*shown, *more) if one is not None]
-    return dataclasses.replace(verdict, size=" and ".join(dict.fromkeys(sizes)))
+    judged = [one.size for one in (*shown, *more) if one is not None]
+    return dataclasses.replace(verdict, size=" and ".join(dict.fromkeys(judged)))
 
 
 def _check(claim: str) -> _Check:
@@ -148,12 +143,8 @@ def above(difference: Difference, margin: float = 0.0, what: str = "") -> Verdic
 def equivalent(difference: Difference, margin: float, what: str = "") -> Verdict:
     """Two one-sided tests at 5 %: reproduced if the 90 % interval is within the margin, not if it is outside."""
     low, high = difference.interval(0.9)
-    outcome: Outcome = "inconclusive"
-    if -margin < low and high < margin:
-        outcome = "reproduced"
-    elif low > margin or high < -margin:
-        outcome = "not reproduced"
-    return _of_difference(outcome, difference, what)
+    within, outside = -margin < low and high < margin, low > margin or high < -margin
+    return _of_difference("reproduced" if within else "not reproduced" if outside else "inconclusive", difference, what)
 
 
 def _of_difference(outcome: Outcome, difference: Difference, what: str) -> Verdict:
@@ -174,35 +165,27 @@ def _array(group: Group) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.asarray(values if isinstance(values, np.ndarray) else list(values), float)
 
 
-def redrawn(
-    holds: Callable[[list[float]], bool], groups: Iterable[Group], detail: str | Callable[[list[float]], str]
-) -> Verdict:
+def redrawn(holds: Callable[[list[float]], bool], groups: Iterable[Group], detail: str) -> Verdict:
     """The verdict on a statement about the means of groups of runs, such as which group has the highest.
 
     It is decided if 95 % of draws of the means agree with the runs as they are, and inconclusive otherwise. A mean is
     drawn from its t distribution, mean + std / sqrt(n) t(n - 1). Drawing the seeds again with replacement would show
     too little of their spread if they are few: with three seeds each, a quarter of the comparisons of equals would be
     decided. A single run is taken to spread as much as the widest of the other groups. If all groups are single runs,
-    nothing is decided.
-
-    Args:
-        holds: the statement, given one mean per group.
-        groups: the values of each group, by seed or as a list.
-        detail: the numbers behind the verdict, as text or as a function of the means.
+    nothing is decided. `holds` is given one mean per group.
     """
     arrays = [_array(group) for group in groups]
     means = [float(array.mean()) for array in arrays]
-    detail = detail if isinstance(detail, str) else detail(means)
     if any(map(math.isnan, means)):
         return Verdict("inconclusive", f"{detail}, with what is not a number")
     as_it_is = holds(means)
-    spread = [float(array.std(ddof=1)) for array in arrays if len(array) > 1]
-    if not spread:
+    widest = max((float(array.std(ddof=1)) for array in arrays if len(array) > 1), default=None)
+    if widest is None:
         return Verdict("inconclusive", f"{detail}, one seed")
     generator = np.random.default_rng(0)
     drawn = []
     for middle, array in zip(means, arrays, strict=True):
-        deviation = float(array.std(ddof=1)) if len(array) > 1 else max(spread)
+        deviation = float(array.std(ddof=1)) if len(array) > 1 else widest
         drawn.append(middle + deviation / math.sqrt(len(array)) * generator.standard_t(max(len(array) - 1, 1), DRAWS))
     agree = sum(holds(one) == as_it_is for one in np.stack(drawn, 1).tolist())
     if agree >= CONFIDENCE * DRAWS:
@@ -210,9 +193,9 @@ def redrawn(
     return Verdict("inconclusive", f"{detail}, so in {100 * agree // DRAWS}% of draws of the means")
 
 
-def counted(holds: int, of: int, needed: int, what: str = "") -> Verdict:
+def counted(holds: int, of: int, needed: int, what: str) -> Verdict:
     """Reproduced if at least so many of the cases hold."""
-    return exact(holds >= needed, f"{what + ': ' if what else ''}{holds} of {of}, {needed} needed")
+    return exact(holds >= needed, f"{what}: {holds} of {of}, {needed} needed")
 
 
 def exact(holds: bool, detail: str) -> Verdict:

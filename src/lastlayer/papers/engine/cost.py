@@ -3,15 +3,12 @@
 The operations of a model, times the samples it sees, are divided by a rate of operations that is measured here.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json
 import os
 import time
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import nn
@@ -27,8 +24,8 @@ TRIAL_SECONDS = 0.5  # what it takes to build a trial, measure it once and write
 def shape(choice: DataChoice) -> tuple[int, tuple[int, ...], int]:
     """Training samples, shape of an input and classes of the data of a trial, without reading its files."""
     size = data.describe(choice.name).size
-    if size is None:
-        dataset = _embedded(choice.name, tuple(sorted(choice.options.items())))
+    if size is None:  # it needs no files
+        dataset = data.load(choice.name, **choice.options)
         size = len(dataset.train), dataset.in_shape, dataset.num_classes
     samples, in_shape, classes = size
     if len(in_shape) == 3 and "size" in choice.options:  # the reader scales images to this
@@ -41,11 +38,6 @@ def shape(choice: DataChoice) -> tuple[int, tuple[int, ...], int]:
     samples, classes = samples * known // classes, known
     samples = samples if choice.train is None else min(samples, choice.train)
     return int(samples * (1 - choice.holdout)), in_shape, classes
-
-
-@functools.cache
-def _embedded(name: str, options: tuple[tuple[str, Any], ...]) -> data.Dataset:
-    return data.load(name, None, **dict(options))
 
 
 def seconds(trials: Iterable[Trial], device: str) -> float:
@@ -89,25 +81,21 @@ def rate(device: str) -> float:
     Measuring takes half a second. On a CPU one core is measured and multiplied, because each trial runs on one core.
     Several threads of one trial would wait for each other on a busy machine.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return _measured_rate(device) * (1 if device == "cuda" else os.cpu_count() or 1)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _measured_rate(device: str) -> float:
-    batch, channels = (32, 32) if device == "cpu" else (512, 64)
+    batch, channels, cores = (512, 64, 1) if device == "cuda" else (32, 32, os.cpu_count() or 1)
     layer = nn.Conv2d(channels, channels, 3, padding=1).to(device)
     inputs = torch.randn(batch, channels, 16, 16, device=device, requires_grad=True)
     work = 2 * 9 * channels**2 * 16 * 16 * batch * TRAINING_FACTOR
-    layer(inputs).sum().backward()
-    count, began = 0, time.perf_counter()
-    while (passed := time.perf_counter() - began) < 0.5:
-        for _ in range(5):
-            layer(inputs).sum().backward()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        count += 5
-    return work * count / passed
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        layer(inputs).sum().backward()
+        count, began = 0, time.perf_counter()
+        while (passed := time.perf_counter() - began) < 0.5:
+            for _ in range(5):
+                layer(inputs).sum().backward()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            count += 5
+    finally:
+        torch.set_num_threads(threads)
+    return cores * work * count / passed

@@ -1,7 +1,5 @@
 """L-BFGS on free tensors, for theorems that are checked by minimising what they speak of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch
@@ -9,13 +7,9 @@ from torch import Tensor
 
 
 def descend(objective: Callable[[], Tensor], free: Sequence[Tensor], *, steps: int, tolerance: float) -> None:
-    """Move the free tensors in place to where L-BFGS ends.
+    """Move the free tensors in place to where L-BFGS ends: after the steps, or at the tolerance of gradient entries.
 
-    Args:
-        objective: the scalar to minimise, of the free tensors as they are when it is called.
-        free: tensors that require a gradient.
-        steps: the most iterations.
-        tolerance: largest entry of the gradient at which it ends.
+    `objective` is the scalar to minimise, of the free tensors as they are when it is called.
     """
     optimiser = torch.optim.LBFGS(
         free,

@@ -1,7 +1,5 @@
 """The chart of an artifact, as a Plotly figure: lines, panels or heat maps, or what the paper's figures.py draws."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -31,8 +29,6 @@ def _lines(artifact: Artifact, observations: Observations, wanted: Mapping[str, 
 
     A combination has one colour, a column one kind of line. What the paper prints is dotted.
     """
-    from plotly.graph_objects import Scatter
-
     x = str(wanted["x"])
     chart = new_figure(_title(artifact))
     titles = list(wanted.get("y", artifact.columns))
@@ -46,26 +42,22 @@ def _lines(artifact: Artifact, observations: Observations, wanted: Mapping[str, 
             places = sorted(points)
             means, stds = zip(*(spread(points[place]) for place in places), strict=True)
             shown = [0.0 if math.isnan(std) else std for std in stds]
-            chart.add_trace(
-                Scatter(
-                    x=places,
-                    y=means,
-                    error_y={"array": shown, "visible": any(shown)},
-                    name=", ".join([*([title] if len(titles) > 1 else []), *name]),
-                    mode="lines+markers" if len(places) < 40 else "lines",
-                    line={"color": colour(name), "dash": DASHES[number % len(DASHES)]},
-                )
+            chart.add_scatter(
+                x=places,
+                y=means,
+                error_y={"array": shown, "visible": any(shown)},
+                name=", ".join([*([title] if len(titles) > 1 else []), *name]),
+                mode="lines+markers" if len(places) < 40 else "lines",
+                line={"color": colour(name), "dash": DASHES[number % len(DASHES)]},
             )
         for name, printed in _printed(artifact, title, x).items():
             places = sorted(printed)
-            chart.add_trace(
-                Scatter(
-                    x=places,
-                    y=[printed[place] for place in places],
-                    name=", ".join([*name, "published"]),
-                    mode="lines+markers",
-                    line={"color": colour(name), "dash": "dot"},
-                )
+            chart.add_scatter(
+                x=places,
+                y=[printed[place] for place in places],
+                name=", ".join([*name, "published"]),
+                mode="lines+markers",
+                line={"color": colour(name), "dash": "dot"},
             )
     log = str(wanted.get("log", ""))
     chart.update_xaxes(title=x, **(LOG if "x" in log else LINEAR))
@@ -112,8 +104,6 @@ def _panels(artifact: Artifact, observations: Observations, wanted: Mapping[str,
 
     The first seed of each is shown. All panels have the same axes, except the epochs if some train for fewer.
     """
-    from plotly.graph_objects import Scatter
-
     runs = {tuple(row.labels.values()): row for row in reversed(observations.final())}
     names = list(reversed(runs))
     rows = -(-len(names) // PANELS)
@@ -129,8 +119,8 @@ def _panels(artifact: Artifact, observations: Observations, wanted: Mapping[str,
             curve = observations.curve(artifact.columns[title], runs[name].seed, **runs[name].labels)
             powers += [math.log10(value) for value in curve.values() if value > 0] if right else []
             line = {"color": colour, "dash": "dash" if right else "solid"}
-            trace = Scatter(x=list(curve), y=list(curve.values()), name=title, line=line, showlegend=place == 0)
-            chart.add_trace(trace, row=row, col=column, secondary_y=right)
+            points = {"x": list(curve), "y": list(curve.values()), "name": title, "line": line}
+            chart.add_scatter(**points, showlegend=place == 0, row=row, col=column, secondary_y=right)
         chart.update_yaxes(showticklabels=column == 1, row=row, col=column, secondary_y=False)
         last = column == columns or place == len(names) - 1
         chart.update_yaxes(showticklabels=last, row=row, col=column, secondary_y=True)
@@ -144,8 +134,6 @@ def _panels(artifact: Artifact, observations: Observations, wanted: Mapping[str,
 
 def _maps(artifact: Artifact, observations: Observations, wanted: Mapping[str, Any]) -> Any:
     """A heat map per column and label of the axis `maps`: y downwards, x to the right, means over seeds."""
-    from plotly.graph_objects import Heatmap
-
     axes = (wanted["maps"], wanted["x"], wanted["y"])
     labels, across, down = (observations.points(axis) for axis in axes)
 
@@ -165,8 +153,8 @@ def _maps(artifact: Artifact, observations: Observations, wanted: Mapping[str, A
             height = [[mean(spec, label, x, y) for x in across] for y in down]
             if title in wanted["powers"]:
                 height = [[math.log10(value) if value > 0 else math.nan for value in line] for line in height]
-            trace = Heatmap(x=across, y=down, z=height, texttemplate="%{z:.3g}", coloraxis=axis)
-            chart.add_trace(trace, row=row, col=column)
+            shown = {"texttemplate": "%{z:.3g}", "coloraxis": axis}
+            chart.add_heatmap(x=across, y=down, z=height, **shown, row=row, col=column)
         # the bar of each row of maps stands beside it
         place = {"len": 0.9 / len(columns), "y": 1 - (row - 0.5) / len(columns)}
         chart.update_layout({axis: {"colorscale": "Viridis", "colorbar": place}})

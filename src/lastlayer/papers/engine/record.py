@@ -3,10 +3,8 @@
 There is one record per evaluation, with what it measured and where it was made.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +13,8 @@ import torch
 from lastlayer._core.files import describe_damage
 from lastlayer.data import Split
 from lastlayer.papers.engine.artifact import Artifact, Grid, GridCell, Labels, code_of, resolve
-from lastlayer.papers.engine.store import Record
-from lastlayer.runners import Placement
+from lastlayer.papers.engine.store import Record, place_of
+from lastlayer.runners import Placement, resolve_device
 from lastlayer.runs import DamagedFileError, RunFolder
 from lastlayer.training import DataChoice, Trial, load, load_data
 from lastlayer.training.engine.evaluate import Outputs, outputs
@@ -38,11 +36,9 @@ def observe(
     """The records of the runs of a grid that ended and are not known yet.
 
     Args:
-        artifact: whose grid it is.
         grid: with the settings that were chosen for its cells.
-        placement: where the run folders are.
         chosen: what was chosen for each cell, in words.
-        known: places of runs that the store has already.
+        known: places and identities of runs that the store has already.
         elsewhere: records of other artifacts by run. A run that is among them is not read from its folder.
         tell: is told of each run without a result, and why.
     """
@@ -51,7 +47,7 @@ def observe(
     for cell, selected in zip(grid.cells, chosen, strict=True):
         for seed in grid.seeds:
             trial = resolve(cell.trial, seed=seed)
-            if place_of(cell.labels, seed, trial.identity) in known:
+            if (place_of(cell.labels, seed), trial.identity) in known:
                 continue
             if trial.identity in elsewhere:
                 same = elsewhere[trial.identity]
@@ -59,12 +55,13 @@ def observe(
                 continue
             folder = placement.folder(trial)
             where = f"{' '.join(cell.labels.values())}, seed {seed}"
+            if folder.status == "failed":
+                tell(f"no result: {where}: {folder.failure()['error']}")
+                facts = {"run": trial.identity, "selected": selected}
+                rows.append(Record(cell.labels, seed, 0, {}, "failed", facts))
+                continue
             if folder.status != "done":
-                reason = folder.failure()["error"] if folder.status == "failed" else folder.status
-                tell(f"no result: {where}: {reason}")
-                if folder.status == "failed":
-                    facts = {"run": trial.identity, "selected": selected}
-                    rows.append(Record(cell.labels, seed, 0, {}, "failed", facts))
+                tell(f"no result: {where}: {folder.status}")
                 continue
             try:
                 result = folder.result()
@@ -79,20 +76,10 @@ def observe(
             rows += found
     if artifact.observe is None:
         return rows
-    return _with_more(rows, code_of(artifact, artifact.observe)(done, placement))
-
-
-def place_of(labels: Labels, seed: int, identity: str) -> tuple[object, ...]:
-    """Where a run stands among the observations. The same run may stand in two lines of a table."""
-    return (*Record(labels, seed, 0, {}).place, identity)
-
-
-def _with_more(rows: Iterable[Record], observed: Iterable[Record]) -> list[Record]:
-    """The records with more values for those that were measured again, and further records after them."""
     by_key = {row.key: row for row in rows}
-    for more in observed:
-        same = by_key.get(more.key)
-        by_key[more.key] = more if same is None else dataclasses.replace(same, values={**same.values, **more.values})
+    for more in code_of(artifact, artifact.observe)(done, placement):  # more values of these runs, or more rows
+        old = by_key.get(more.key)
+        by_key[more.key] = more if old is None else dataclasses.replace(old, values={**old.values, **more.values})
     return list(by_key.values())
 
 
@@ -119,12 +106,12 @@ def _records(
 
 def facts_of(result: Mapping[str, Any], identity: str) -> dict[str, str]:
     """Time, identity, commit and machine of a run."""
-    return {
-        "seconds": f"{result['seconds']:.1f}",
-        "run": identity,
-        "commit": str(result["machine"]["git"] or ""),
-        "machine": str(result["machine"]["device"]),
-    }
+    return {"seconds": f"{result['seconds']:.1f}", "run": identity, **made_on(result["machine"])}
+
+
+def made_on(machine: Mapping[str, Any]) -> dict[str, str]:
+    """Commit and machine, from what `describe_machine` says."""
+    return {"commit": str(machine["git"] or ""), "machine": str(machine["device"])}
 
 
 def is_chance(result: Mapping[str, Any]) -> bool:
@@ -153,8 +140,7 @@ def on_training_samples(done: Done, placement: Placement) -> Iterator[Finished]:
 
     They are computed on the device on which the runs train. Data that consecutive runs share is read once.
     """
-    on_gpu = placement.device != "cpu" and torch.cuda.is_available()
-    device = "cpu" if not on_gpu else "cuda" if placement.device == "auto" else placement.device
+    device = resolve_device(placement.device) if torch.cuda.is_available() else "cpu"
     read: tuple[DataChoice, Split] | None = None
     for labels, seed, folder in done:
         loaded = load(folder, device)

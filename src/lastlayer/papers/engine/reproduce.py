@@ -1,21 +1,25 @@
 """Running an artifact: choose what is chosen on validation, train the grid, and write down what was observed."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 from lastlayer.data import CorruptFileError
-from lastlayer.papers.engine.artifact import Artifact, Grid, GridCell, Size, code_of, distinct, resolve
+from lastlayer.papers.engine.artifact import Artifact, Grid, GridCell, Size, code_of, distinct, resolve, teachers_of
 from lastlayer.papers.engine.choose import Choosing, Tell, candidates, groups_of
-from lastlayer.papers.engine.record import observe, place_of
-from lastlayer.papers.engine.store import Observations, Record, Store
+from lastlayer.papers.engine.record import made_on, observe
+from lastlayer.papers.engine.store import Observations, Store, place_of
 from lastlayer.runners import Placement, run_trials
 from lastlayer.training.check import check_at_hand
+from lastlayer.training.machine import describe_machine
 from lastlayer.training.trial import Trial
 
 Run = Callable[[Sequence[Trial], Placement, str], None]
+
+
+def _run_quietly(trials: Sequence[Trial], plan: Placement, title: str) -> None:
+    for _ in run_trials(trials, plan):
+        pass
 
 
 def reproduce(
@@ -26,24 +30,10 @@ def reproduce(
     *,
     only: Mapping[str, Sequence[str]] | None = None,
     seeds: Sequence[int] | None = None,
-    run: Run | None = None,
+    run: Run = _run_quietly,
     tell: Tell = lambda line: None,
 ) -> Observations:
-    """Run what is missing of an artifact and merge what it shows into the store.
-
-    Args:
-        artifact: which.
-        size: smoke, small or paper.
-        plan: where and how trials run.
-        store: where observations go.
-        only: labels to keep, by axis; all without.
-        seeds: instead of the artifact's own.
-        run: trains trials; shows progress if it likes. It may leave some failed.
-        tell: is told what was chosen and what was left out, a line at a time.
-
-    Returns:
-        Everything observed so far at this size.
-    """
+    """`reproduce_all` of one artifact. `only` has the labels to keep by axis."""
     wanted = {artifact.name: only or {}}
     return reproduce_all([artifact], size, plan, store, only=wanted, seeds=seeds, run=run, tell=tell)[0]
 
@@ -56,16 +46,22 @@ def reproduce_all(
     *,
     only: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
     seeds: Sequence[int] | None = None,
-    run: Run | None = None,
+    run: Run = _run_quietly,
     tell: Tell = lambda line: None,
 ) -> list[Observations]:
-    """`reproduce` of several, whose trials run side by side, a trial that several share once.
+    """Run what is missing of some artifacts and merge what they show into the store.
 
-    One that cannot go on, as when its data set is not there or every setting tried for it failed, does not stop the
-    others.
+    Their trials run side by side, a trial that several share once. An artifact that cannot go on, as when its data set
+    is not there or every setting tried for it failed, does not stop the others.
 
     Args:
-        only: labels to keep, by artifact and axis.
+        only: labels to keep, by artifact and axis; all without.
+        seeds: instead of the artifacts' own.
+        run: trains trials; shows progress if it likes. It may leave some failed.
+        tell: is told what was chosen and what was left out, a line at a time.
+
+    Returns:
+        Everything observed so far of each at this size.
 
     Raises:
         Exception: that of the first that could not go on, after the others are written down.
@@ -99,7 +95,7 @@ def reproduce_all(
             trials = {trial.identity: trial for batch in batches.values() for trial in batch}
             if trials:
                 names = ", ".join(name for name, batch in batches.items() if batch)
-                (run or _run_quietly)(list(trials.values()), plan, f"{names}, {size}")
+                run(list(trials.values()), plan, f"{names}, {size}")
     except BaseException as error:  # Ctrl-C too: what is done counts
         for work in working.values():
             with contextlib.suppress(Exception, type(error)):
@@ -111,14 +107,10 @@ def reproduce_all(
 
 
 def _refuse_lacking(trials: Sequence[Trial], plan: Placement, at_hand: set[str]) -> None:
-    """Say that a package or a data set is not there before anything trains, and before every trial fails of it.
+    """Raise if a package or a data set is missing or damaged, before anything trains and every trial fails of it.
 
-    Args:
-        at_hand: data sets that were found whole before; those found now are added.
-
-    Raises:
-        ImportError, OSError, CorruptFileError: what is missing or damaged, how to get it, and how to do without it
-            where that is possible.
+    The message says how to get it, and how to do without it if that is possible. `at_hand` are data sets that were
+    found whole before; those found now are added.
     """
     left = [trial for trial in trials if plan.folder(trial).status != "done"]
     needing: dict[tuple[str | None, ...], Trial] = {}
@@ -143,13 +135,9 @@ def _observed(artifact: Artifact, size: Size, grid: Grid, plan: Placement, store
     if artifact.compute is None:
         yield from _trained(artifact, size, grid, plan, store, tell)
         return
-    here = _facts_here()  # once, before it computes: a commit made meanwhile is not the code that ran
-    compute = code_of(artifact, artifact.compute, "theory")
-    store.add(
-        artifact.name,
-        size,
-        [dataclasses.replace(row, facts=here | dict(row.facts)) for row in compute(**grid.arguments)],
-    )
+    here = made_on(describe_machine())  # before it computes: a commit made meanwhile is not the code that ran
+    computed = code_of(artifact, artifact.compute, "theory")(**grid.arguments)
+    store.add(artifact.name, size, [dataclasses.replace(row, facts=here) for row in computed])
 
 
 def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Placement, store: Store, tell: Tell) -> Work:
@@ -161,27 +149,21 @@ def _trained(artifact: Artifact, size: Size, grid: Grid, plan: Placement, store:
     """
     choosing = Choosing(artifact, size, grid, plan, store)
     stored = [] if artifact.together else store.read(artifact.name, size).rows
-    known = {place_of(row.labels, row.seed, row.facts.get("run", "")) for row in stored if row.status != "failed"}
+    known = {(row.place, row.facts.get("run", "")) for row in stored if row.status != "failed"}
     # artifacts share runs: the last row of another has every measure, but no curve and nothing that `observe` adds
     elsewhere = {} if artifact.curves or artifact.observe else store.finished(artifact.paper, size)
 
     def missing(cells: Iterable[GridCell]) -> list[Trial]:
-        made = [(cell, seed, resolve(cell.trial, seed=seed)) for cell in cells for seed in grid.seeds]
-        return [
-            trial
-            for cell, seed, trial in made
-            if place_of(cell.labels, seed, trial.identity) not in known and trial.identity not in elsewhere
-        ]
-
-    def teachers_of(cells: Iterable[GridCell]) -> list[Trial]:
-        return [cell.teacher for cell in cells if cell.teacher is not None]
+        made = [(cell, resolve(cell.trial, seed=seed)) for cell in cells for seed in grid.seeds]
+        new = [one for cell, one in made if (place_of(cell.labels, one.seed), one.identity) not in known]
+        return [trial for trial in new if trial.identity not in elsewhere]
 
     def keep(grid: Grid, chosen: Sequence[str], tell: Tell) -> None:
         store.add(artifact.name, size, observe(artifact, grid, plan, chosen, known, elsewhere, tell))
 
     if (known or elsewhere) and any(len(missing([cell])) < len(grid.seeds) for cell in choosing.possible()):
-        path = store.path(artifact.name, size)
-        where, which = (path.parent, "files there") if elsewhere else (path, "file")
+        file = store.path(artifact.name, size)
+        where, which = (file.parent, "files there") if elsewhere else (file, "file")
         tell(f"what {where} has already is not run again: delete the {which} to do so")
     settled = dataclasses.replace(grid, cells=tuple(cell for cell in grid.cells if not choosing.concerns(cell)))
     waiting = [cell for cell in settled.cells if missing([cell])]
@@ -216,11 +198,7 @@ def restricted(
     only: Mapping[str, Sequence[str]] | None = None,
     seeds: Sequence[int] | None = None,
 ) -> Grid:
-    """The grid of an artifact with some of its labels and seeds.
-
-    Raises:
-        ValueError: for a label or an axis that the grid does not have.
-    """
+    """The grid of an artifact with some of its labels and seeds. ValueError for a label or an axis that it lacks."""
     grid = artifact.grid(size)
     for axis, wanted in (only or {}).items():
         there = list(dict.fromkeys(cell.labels.get(axis, "") for cell in grid.cells))
@@ -239,28 +217,14 @@ def count_unfinished(artifact: Artifact, grid: Grid, observed: Observations) -> 
     if artifact.compute is not None:
         return 0
     ended = {row.place for row in observed.rows if row.status != "failed"}
-    wanted = [Record(cell.labels, seed, 0, {}).place for cell in grid.cells for seed in grid.seeds]
+    wanted = [place_of(cell.labels, seed) for cell in grid.cells for seed in grid.seeds]
     return sum(place not in ended for place in wanted)
 
 
 def all_trials(grid: Grid) -> list[Trial]:
     """Every trial of a grid in the order they run: teachers, candidates, and the rest as before anything is chosen."""
-    made = grid.teachers()
+    made = teachers_of(grid.cells)
     if grid.search is not None:
         for cell in groups_of(grid, grid.search).values():
             made += candidates(grid.search, cell)
     return distinct([*made, *grid.trials()])
-
-
-def _run_quietly(trials: Sequence[Trial], plan: Placement, title: str) -> None:
-    for _ in run_trials(trials, plan):
-        pass
-
-
-def _facts_here() -> dict[str, str]:
-    import torch
-
-    from lastlayer.training.machine import describe_machine
-
-    machine = describe_machine(torch.device("cpu"))
-    return {"commit": str(machine["git"] or ""), "machine": str(machine["device"])}

@@ -6,14 +6,11 @@ nothing else. So runs of several days and machines add up. What was tried to cho
 second file of the same form, which has one more label: what was tried.
 """
 
-from __future__ import annotations
-
-import copy
 import csv
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lastlayer._core.files import locked, write_atomically
@@ -40,7 +37,7 @@ class Record:
     @property
     def place(self) -> tuple[object, ...]:
         """Its cell and seed. Later observations of a place replace all earlier ones."""
-        return (*sorted(self.labels.items()), self.seed)
+        return place_of(self.labels, self.seed)
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -57,6 +54,11 @@ class Record:
             where = ", ".join([*(f"{name} {label}" for name, label in self.labels.items()), f"seed {self.seed}"])
             raise NotRunError(f"{measure} {'was not measured' if value is None else 'is not a number'} ({where})")
         return value
+
+
+def place_of(labels: Labels, seed: int) -> tuple[object, ...]:
+    """The place of a run among the observations."""
+    return (*sorted(labels.items()), seed)
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,8 @@ class Observations:
     def values(self, measure: str, **labels: str) -> dict[int, float]:
         """A measure at the end of training, by seed, of the one cell with these labels.
 
-        Args:
-            measure: such as "test.accuracy", or "test.accuracy%" for a hundred times as much.
-
-        Raises:
-            NotRunError: if it was not run or not measured, or is not a number.
-            ValueError: if several cells have these labels.
+        It is called "test.accuracy", or "test.accuracy%" for a hundred times as much. NotRunError if it was not run or
+        not measured, or is not a number; ValueError if several cells have these labels.
         """
         found: dict[int, float] = {}
         for row in self.final(**labels):
@@ -118,18 +116,19 @@ class Observations:
         seen = dict.fromkeys(tuple((axis, row.labels[axis]) for axis in axes) for row in self.rows)
         return [dict(labels) for labels in seen]
 
-    def merged(self, newer: Sequence[Record]) -> Observations:
+    def merged(self, newer: Sequence[Record]) -> "Observations":
         """The rows with newer ones added. Newer rows replace all old ones of the same cell and seed."""
         replaced = {row.place for row in newer}
-        rows = {row.key: row for row in (*(row for row in self.rows if row.place not in replaced), *newer)}
-        return Observations(self.artifact, self.size, tuple(rows.values()))
+        kept = [row for row in self.rows if row.place not in replaced]
+        return replace(self, rows=tuple({row.key: row for row in (*kept, *newer)}.values()))
 
     def _matching(self, labels: Mapping[str, str]) -> Iterator[Record]:
         return (row for row in self.rows if all(row.labels.get(name) == value for name, value in labels.items()))
 
     def _value(self, row: Record, measure: str) -> float:
         try:
-            return read_spec(measure, {measure.removesuffix("%"): row[measure.removesuffix("%")]})
+            value = row[measure.removesuffix("%")]
+            return 100 * value if measure.endswith("%") else value
         except NotRunError as missing:
             raise NotRunError(f"{self.artifact} ({self.size}): {missing}") from None
 
@@ -151,17 +150,9 @@ def read_spec(spec: str, values: Mapping[str, float]) -> float:
 class Store:
     """The folder of all observations: PAPER/ARTIFACT-SIZE.csv and PAPER/ARTIFACT-SIZE-tried.csv. It need not exist."""
 
-    largest: Size = SIZES[-1]  # up to which observations count as evidence
-
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self._parsed: dict[Path, tuple[tuple[int, ...], tuple[Record, ...]]] = {}  # a scorecard reads each ten times
-
-    def up_to(self, size: Size) -> Store:
-        """The same store, which takes observations up to this size as evidence."""
-        smaller = copy.copy(self)
-        smaller.largest = size
-        return smaller
 
     def path(self, name: str, size: Size, *, tried: bool = False) -> Path:
         """The file of an artifact at a size, or of what was tried on validation data for it."""
@@ -175,8 +166,7 @@ class Store:
     def read(self, name: str, size: Size, *, tried: bool = False) -> Observations:
         """The observations of an artifact at a size; without rows if there is no file.
 
-        Raises:
-            ValueError: for a file of another form. The message names it and the line.
+        For a file of another form, the ValueError names the file and the line.
         """
         path = self.path(name, size, tried=tried)
         return Observations(name, size, self._rows(path) if path.exists() else ())
@@ -191,17 +181,17 @@ class Store:
                     found[run] = row
         return found
 
-    def size_of_evidence(self, name: str) -> Size | None:
-        """The largest size that counts as evidence and has a finished run. Smoke never counts."""
+    def size_of_evidence(self, name: str, largest: Size = "paper") -> Size | None:
+        """The largest size up to this one that has a finished run. Smoke is no evidence."""
         for size in reversed(self.sizes(name)):
-            counts = 0 < SIZES.index(size) <= SIZES.index(self.largest)
+            counts = 0 < SIZES.index(size) <= SIZES.index(largest)
             if counts and any(row.status == "done" for row in self.read(name, size).rows):
                 return size
         return None
 
-    def evidence(self, name: str) -> Observations:
+    def evidence(self, name: str, largest: Size = "paper") -> Observations:
         """The observations at `size_of_evidence`; NotRunError if there is none."""
-        size = self.size_of_evidence(name)
+        size = self.size_of_evidence(name, largest)
         if size is None:
             raise NotRunError(f"{name} has not been run at size small or paper")
         return self.read(name, size)

@@ -1,7 +1,5 @@
 """Our numbers beside the published ones, a line for each combination of labels and a pair for each column."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,13 +24,17 @@ class Printed:
     value: float
     std: float | None
 
+    def is_at(self, labels: Labels) -> bool:
+        """Whether the paper prints it for these labels. It may print fewer, or leave some empty."""
+        return all(labels.get(name) == value for name, value in self.labels.items() if value)
+
 
 @dataclass(frozen=True)
 class Pair:
     """One place of the table: ours (NaN without a number) and what the paper prints (None where it prints nothing).
 
-    Where ours has no number, `missing` says why: not run; no result, of runs that failed or learned nothing; or none,
-    of finished runs for which there is no such number, as the accuracy in a group that no class belongs to.
+    If ours has no number, `missing` says why: "not run"; "no result", because the runs failed or learned nothing; or
+    "none", because the number is undefined, such as the accuracy in a group without classes.
     """
 
     mean: float
@@ -81,7 +83,7 @@ def lines(artifact: Artifact, observations: Observations) -> list[Line]:
     for labels, found in (*_observed(artifact, observations), *_averages(artifact, observations)):
         entries = {}
         for title, ours in found.items():
-            match = next((p for p in printed if p.column == title and _agree(p.labels, labels)), None)
+            match = next((p for p in printed if p.column == title and p.is_at(labels)), None)
             if match is not None:
                 used.add(id(match))
             entries[title] = _entry(ours, match)
@@ -156,7 +158,3 @@ def _entry(ours: _Ours, match: Printed | None) -> Pair:
     mean, std = spread(list(ours.values.values()))
     value, deviation = (None, None) if match is None else (match.value, match.std)
     return Pair(mean, std, len(ours.values), value, deviation, None if ours.values else ours.missing)
-
-
-def _agree(printed: Labels, labels: Labels) -> bool:
-    return all(labels.get(name) == value for name, value in printed.items() if value)

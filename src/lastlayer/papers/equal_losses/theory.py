@@ -1,7 +1,5 @@
 """Theorems of the unconstrained feature model, computed: minimisers, profiles, landscape, curvature."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -32,12 +30,9 @@ def _model(label: str, K: int, n: int, d: int, c: float) -> UnconstrainedFeature
 
 
 def minimisers(shapes: Sequence[Sequence[int]], n: int, strength: float) -> Iterator[Record]:
-    """The best of some random starts against the closed form of Theorem 1.
+    """The best of some random starts against the closed form of Theorem 1, with n samples per class.
 
-    Args:
-        shapes: (classes, starts).
-        n: samples per class.
-        strength: K c. It must be so small that the minimum is not at 0.
+    Shapes are (classes, starts). The strength is K c. It must be so small that the minimum is not at 0.
     """
     problems = ((K, starts, d) for K, starts in shapes for d in (K - 1, K, 2 * K))
     for (K, starts, d), label in itertools.product(problems, CONTRASTIVE):
@@ -57,12 +52,9 @@ def minimisers(shapes: Sequence[Sequence[int]], n: int, strength: float) -> Iter
 
 
 def profiles(classes: Sequence[int], logits: int, weights: int) -> Iterator[Record]:
-    """The lower bound phi on random logits, and how many global minimisers phi(t) + c|t| has on a grid of c.
+    """The lower bound phi on so many rows of random logits, and how many global minimisers phi(t) + c|t| has.
 
-    Args:
-        classes: K.
-        logits: rows of logits.
-        weights: how many values of c, evenly spaced in logarithm from 1e-4 / K to 2 / K.
+    c takes so many values as `weights` says, evenly spaced in logarithm from 1e-4 / K to 2 / K.
     """
     for K, label in itertools.product(classes, CONTRASTIVE):
         values = _bound(label, K, logits) | _minima(label, K, weights)
@@ -132,10 +124,7 @@ def _apart(places: Tensor, K: int) -> bool:
 def random_starts(cases: Sequence[Sequence[float]], focal: Sequence[Sequence[float]], starts: int) -> Iterator[Record]:
     """The share of random starts that end at the global value.
 
-    Args:
-        cases: (classes, samples per class, c).
-        focal: more cases, for focal loss only.
-        starts: per case and loss.
+    Cases are (classes, samples per class, c). Those in `focal` are for focal loss only.
     """
     problems = [*((label, case) for case in cases for label in NAMES), *(("FL", case) for case in focal)]
     for label, (classes, per_class, c) in problems:
@@ -154,11 +143,7 @@ def random_starts(cases: Sequence[Sequence[float]], focal: Sequence[Sequence[flo
 def curvature(classes: Sequence[int], n: int, strength: float, logits: int) -> Iterator[Record]:
     """The smallest Hessian eigenvalue at two saddles, and of focal loss in the logits where the label has p >= 0.2032.
 
-    Args:
-        classes: K.
-        n: samples per class.
-        strength: c over phi'(0), below 1.
-        logits: rows of logits per K.
+    The strength is c over phi'(0), below 1. There are n samples per class, and so many rows of logits per K.
     """
     for K in classes:
         for label in CONTRASTIVE:

@@ -1,7 +1,5 @@
 """The Principle of Logit Separation (paper 002): what decides its claims, and the batch term of one of its losses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -55,11 +53,8 @@ def better_on_mnist(table: Observations) -> Iterator[Verdict]:
     """All fifteen cells beat the better of the two losses that are not aligned. The hardest measure has intervals."""
     groups = [_of(table, "MNIST", loss, measure) for measure in MEASURES for loss in NAMES]
     cells = len(ALIGNED) * len(MEASURES)
-    yield redrawn(
-        lambda means: _better_cells(means) == cells,
-        groups,
-        lambda means: f"{_better_cells(means)} of {cells} cells better on MNIST",
-    )
+    detail = f"{_better_cells([mean(group) for group in groups])} of {cells} cells better on MNIST"
+    yield redrawn(lambda means: _better_cells(means) == cells, groups, detail)
     best = max((_of(table, "MNIST", loss, "precision_at_99") for loss in NOT_ALIGNED), key=mean)
     for loss in ALIGNED:
         # paired by seed: both saw the samples in the same order
@@ -72,11 +67,9 @@ def improvement(table: Observations) -> Verdict:
     """At least 80 % of the relative improvements lie between 20 and 35 %."""
     groups = [_of(table, dataset, loss, measure) for dataset in DATASETS for measure in MEASURES for loss in NAMES]
     total = len(DATASETS) * len(MEASURES) * len(ALIGNED)
-
-    def detail(means: Sequence[float]) -> str:
-        inside, over = _gains_within(means, 0.2, 0.35), _gains_within(means, 0.2, 1.0)
-        return f"{inside} of {total} improvements in 20-35 % (80 % needed); {over} of {total} are at least 20 %"
-
+    means = [mean(group) for group in groups]
+    inside, over = _gains_within(means, 0.2, 0.35), _gains_within(means, 0.2, 1.0)
+    detail = f"{inside} of {total} improvements in 20-35 % (80 % needed); {over} of {total} are at least 20 %"
     return redrawn(lambda means: _gains_within(means, 0.2, 0.35) >= 0.8 * total, groups, detail)
 
 

@@ -1,7 +1,5 @@
 """Alignment with logit separation, computed: counter-examples, and a search for violations of the thresholds."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -37,14 +35,10 @@ def counterexamples(exponents: Sequence[int]) -> Iterator[Record]:
 
 
 def search_violations(sets: int, steps: int, shapes: Sequence[Sequence[int]]) -> Iterator[Record]:
-    """Minimise each aligned loss over logit sets that violate separation, from many random starts.
+    """Minimise each aligned loss over logit sets that violate separation, by Adam from many random starts.
 
-    A row per loss and shape says how many sets ended below the threshold, and the least loss over the threshold.
-
-    Args:
-        sets: starts per loss, split evenly between the shapes.
-        steps: of Adam.
-        shapes: (classes, samples) of a set, or of a batch if the loss couples its samples.
+    The starts are split evenly between the shapes: (classes, samples) of a set, or of a batch if the loss couples its
+    samples. A row says how many sets ended below the threshold, and the least loss over the threshold.
     """
     for label, name in ALIGNED.items():
         for seed, (classes, samples) in enumerate(shapes):

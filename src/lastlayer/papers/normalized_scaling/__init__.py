@@ -1,7 +1,5 @@
 """Classification and feature learning in normalized spaces (paper 003): what decides its claims."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -33,8 +31,6 @@ COLLAPSE = ("nc1", "nc2", "nc3")
 ON_THE_LINES = ("positive_mean", "positive_std", "negative_mean", "negative_std", "accuracy", "compactness")
 THRESHOLDS = {"accuracy": 0.9975, "compactness": 0.9975, "separability": 0.5525}  # Figs 14 and 15
 OPEN_SET = ("accuracy", "auroc", "oscr", "probability_auroc", "probability_oscr")
-
-Labels = dict[str, str]
 
 # What is measured on finished runs
 
@@ -75,7 +71,7 @@ def minima(computed: Observations) -> Verdict:
     return exact(holds, f"{len(gaps)} problems: gap {gap:.2g}, |b - b*| {bias:.2g}, CE under a common bias {shift:.2g}")
 
 
-def _collapse_arms(cnn: Observations, vit: Observations) -> Iterator[tuple[Observations, Labels]]:
+def _collapse_arms(cnn: Observations, vit: Observations) -> Iterator[tuple[Observations, dict[str, str]]]:
     """ResNet-18 and the ViT on CIFAR-10, each with both optimisers."""
     for optimizer in ("SGD", "AdamW"):
         yield cnn, {"model": "ResNet-18", "optimizer": optimizer}
@@ -105,14 +101,10 @@ def faster(cnn: Observations, vit: Observations) -> Verdict:
                 ce, bce = (_area(observed.curve(f"train.{name}", seed, loss=loss, **arm)) for loss in LOSSES)
                 differences.setdefault(f"{name} {arm['optimizer']}", []).append(bce - ce)
 
-    def lower(means: Sequence[float]) -> int:
-        return sum(one < 0 for one in means)
-
-    def detail(means: Sequence[float]) -> str:
-        said = ", ".join(f"{pair} {one:+.3g}" for pair, one in zip(differences, means, strict=True))
-        return f"area of BCE - CE: {said}: {lower(means)} of 6 lower, 5 needed"
-
-    return redrawn(lambda means: lower(means) >= 5, differences.values(), detail)
+    means = {pair: mean(found) for pair, found in differences.items()}
+    said = ", ".join(f"{pair} {one:+.3g}" for pair, one in means.items())
+    detail = f"area of BCE - CE: {said}: {sum(one < 0 for one in means.values())} of 6 lower, 5 needed"
+    return redrawn(lambda drawn: sum(one < 0 for one in drawn) >= 5, differences.values(), detail)
 
 
 def _area(curve: Mapping[int, float]) -> float:
@@ -237,17 +229,16 @@ def large_scales(sphere: Observations, networks: Observations | None) -> Iterato
 def _growth(
     sphere: Observations, networks: Observations | None, judge: Callable[[Collapsing, str], Verdict], *, small: bool
 ) -> Iterator[Verdict]:
-    yield judge(sphere_times(sphere), "sphere, K = 10")
+    yield judge(sphere_times(sphere, small=small), f"sphere, K = {CLASSES}")
     try:
         if networks is None:
             raise NotRunError(f"{PAPER}.fig16 has not been run at size small or paper")
         check_run(networks, small=small)
         found = network_times(networks, small=small)
-    except NotRunError as missing:
-        yield Verdict("not run", str(missing))
-    else:
         few = Verdict("inconclusive", "network: too few scales collapse within 0.3")
         yield few if found is None else judge(found, "network")
+    except NotRunError as missing:
+        yield Verdict("not run", str(missing))
 
 
 # Long tail, open set, final ReLU, spread biases, balanced data
@@ -293,10 +284,8 @@ def _of_splits(table: Observations, measure: str, **labels: str) -> dict[int, fl
 def final_relu(table: Observations) -> Iterator[Verdict]:
     """With a final ReLU the mean positive score is below 0.98 of the scale; without, at least 0.99 of it."""
     for arm in table.combinations("optimizer", "loss"):
-        groups = [
-            [score / 8 for score in table.column("train.positive_mean", relu=relu, **arm)]
-            for relu in ("with", "without")
-        ]
+        scores = (table.column("train.positive_mean", relu=relu, **arm) for relu in ("with", "without"))
+        groups = [[score / 8 for score in found] for found in scores]
         detail = f"{_spell(arm)}: s+ / gamma {mean(groups[0]):.4f} with, {mean(groups[1]):.4f} without"
         yield redrawn(lambda means: means[0] < 0.98 and means[1] >= 0.99, groups, detail)
 

@@ -1,7 +1,5 @@
 """Figures of the paper on normalized spaces: scores and biases beside the theory's lines, and fits of the times."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 from lastlayer.papers.engine.artifact import artifact
 from lastlayer.papers.engine.figure import named
 from lastlayer.papers.engine.store import Observations, Record
-from lastlayer.papers.normalized_scaling.theory import CLASSES, means, network_times, part, sphere_times
+from lastlayer.papers.normalized_scaling.theory import CLASSES, means, network_times, sphere_times
 from lastlayer.reports.pictures import LINEAR, LOG, new_figure
 from lastlayer.theory.minima import normalized_binary_cross_entropy
 from lastlayer.theory.scaling import fit_exponential, fit_inverse
@@ -28,8 +26,6 @@ def scores(observations: Observations) -> Any:
 
     Lines are their values at collapse: gamma, -gamma/(K-1) and, for BCE, b*.
     """
-    from plotly.graph_objects import Scatter
-
     figure = artifact(observations.artifact).figure or {}
     x = str(figure["x"])
     panels: dict[str, list[Record]] = {}
@@ -40,26 +36,21 @@ def scores(observations: Observations) -> Any:
     chart = new_figure(title, list(panels), rows, vertical_spacing=0.25 / rows)
     for number, (title, found) in enumerate(panels.items()):
         where = {"row": number // 2 + 1, "col": number % 2 + 1}
-        first = number == 0
         for quantity, (mean, sign, spread, colour) in QUANTITIES.items():
-            chart.add_trace(
-                Scatter(
-                    x=[float(row.labels[x]) for row in found],
-                    y=[sign * row.values.get(mean, math.nan) for row in found],
-                    error_y={"array": [row.values.get(spread, math.nan) for row in found]},
-                    mode="markers",
-                    marker={"color": colour},
-                    name=quantity,
-                    showlegend=first,
-                ),
+            chart.add_scatter(
+                x=[float(row.labels[x]) for row in found],
+                y=[sign * row.values.get(mean, math.nan) for row in found],
+                error_y={"array": [row.values.get(spread, math.nan) for row in found]},
+                mode="markers",
+                marker={"color": colour},
+                name=quantity,
+                showlegend=number == 0,
                 **where,
             )
+            at_collapse = {"mode": "lines", "line": {"color": colour}, "showlegend": False, "name": title}
             places, line = _at_collapse(found, x, quantity)
             if line:
-                chart.add_trace(
-                    Scatter(x=places, y=line, mode="lines", line={"color": colour}, showlegend=False, name=title),
-                    **where,
-                )
+                chart.add_scatter(x=places, y=line, **at_collapse, **where)
     chart.update_xaxes(**(LOG if x == "gamma" else LINEAR))
     chart.update_xaxes(title=x, row=rows)
     chart.update_layout(height=320 * rows)
@@ -80,38 +71,28 @@ def _at_collapse(rows: Sequence[Record], x: str, quantity: str) -> tuple[list[fl
 
 def fits(observations: Observations) -> Any:
     """Times until collapse by scale with the fits a/gamma + c of small scales and a exp(k gamma) + c of large ones."""
-    from plotly.graph_objects import Scatter
-
     chart = new_figure(f"{observations.artifact}: times until collapse")
     units = []
     on_sphere = "sphere.time" in observations.rows[0].values
     for small in (True, False):
-        found = sphere_times(observations) if on_sphere else network_times(observations, small=small)
+        found = (sphere_times if on_sphere else network_times)(observations, small=small)
         if found is None:
             continue
         units.append(found.unit)
-        for (loss, all_times), colour in zip(found.times.items(), ("firebrick", "steelblue"), strict=True):
-            times = part(all_times, small=small)
+        for (loss, times), colour in zip(found.times.items(), ("firebrick", "steelblue"), strict=True):
             points = [(scale, time) for scale, seeds in times.items() for time in seeds]
             x, y = [scale for scale, _ in points], [time for _, time in points]
             name = f"{loss}, {found.unit}"
-            chart.add_trace(Scatter(x=x, y=y, mode="markers", marker={"color": colour}, name=name,
-                                    showlegend=len(units) == 1))  # fmt: skip
+            marker = {"color": colour}
+            chart.add_scatter(x=x, y=y, mode="markers", marker=marker, name=name, showlegend=len(units) == 1)
             if len(times) < 3:
                 continue
             fit = (fit_inverse if small else fit_exponential)(*means(times))
             low, high = min(x), max(x)
             places = [low * (high / low) ** (step / CURVE_POINTS) for step in range(CURVE_POINTS + 1)]
             formula = f"{fit.a:.3g}/g {fit.c:+.3g}" if small else f"{fit.a:.3g} exp({fit.b:.2f} g) {fit.c:+.3g}"
-            chart.add_trace(
-                Scatter(
-                    x=places,
-                    y=[fit(at) if fit(at) >= min(y) / 2 else None for at in places],
-                    mode="lines",
-                    line={"color": colour},
-                    name=f"{loss}: {formula}",
-                )
-            )
+            curve = [fit(at) if fit(at) >= min(y) / 2 else None for at in places]
+            chart.add_scatter(x=places, y=curve, mode="lines", line={"color": colour}, name=f"{loss}: {formula}")
     chart.update_xaxes(title="gamma", **LOG)
     chart.update_yaxes(title=" and ".join(dict.fromkeys(units)), **LOG)
     return chart

@@ -1,7 +1,5 @@
 """What theory says in the paper on normalized spaces: minima, and times until collapse with the laws they follow."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math
@@ -65,8 +63,8 @@ def log_softplus(x: Tensor) -> Tensor:
 def sphere_minima(classes: Sequence[int], scales: Sequence[float], starts: int) -> Iterator[Record]:
     """The numerical minimum of the sphere model against Theorems 1 and 2, from random starts.
 
-    A row per loss, number of classes and scale has the gap to the closed form, the relative gap, the largest error of a
-    bias (BCE), and the largest relative change of the loss if a number is added to all biases.
+    A row has the gap to the closed form, the relative gap, the largest error of a bias (BCE), and the largest relative
+    change of the loss if a number is added to all biases.
     """
     for loss, K, scale in itertools.product(LOSSES, classes, scales):
         model = UnconstrainedFeatures(K, 2, K, LogLoss(binary=loss == "BCE"), normalized=True, scale=scale)
@@ -94,9 +92,9 @@ def sphere_collapse(
 ) -> Iterator[Record]:
     """Steps of gradient descent on spheres until Eq. 217 holds, with one tolerance for all scales.
 
-    Small scales are run for each number of classes, because the growth towards 0 depends on it. Large scales are run
-    for the largest number only. A row per loss, number of classes, scale and start has the steps, and the steps times
-    the learning rate, because small and large scales have different rates. Both are infinite if the limit came first.
+    Small scales are run for each number of classes, because the growth towards 0 depends on it; large ones for the
+    largest number only. A row has the steps, and the steps times the learning rate, because small and large scales have
+    different rates. Both are infinite if the limit came first.
     """
     for (loss, name), K in itertools.product(LOSSES.items(), classes):
         ranges = [(small, SMALL_RATE), *([(large[loss], LARGE_RATE[loss])] if max(classes) == K else [])]
@@ -150,15 +148,16 @@ def log_slope(x: Sequence[float], y: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Collapsing:
-    """Times until collapse by loss and scale, with one tolerance."""
+    """Times until collapse by loss and scale, at small or at large scales, with one tolerance."""
 
     times: Mapping[str, Times]  # by loss; only the scales at which every seed collapsed
     unit: str  # of the times, with the tolerance
 
 
-def sphere_times(observed: Observations, classes: str = "10") -> Collapsing:
-    """Times of the sphere model."""
-    times = {loss: _times(observed, "sphere.time", loss=loss, classes=classes) for loss in LOSSES}
+def sphere_times(observed: Observations, *, small: bool) -> Collapsing:
+    """Times of the sphere model at small or at large scales."""
+    labels = {"classes": str(CLASSES)}
+    times = {loss: _times(observed, "sphere.time", small=small, loss=loss, **labels) for loss in LOSSES}
     return Collapsing(times, "steps times rate")
 
 
@@ -169,7 +168,7 @@ def network_times(observed: Observations, *, small: bool) -> Collapsing | None:
     """
     for tolerance in TOLERANCES:
         measure = f"train.epochs_to_{tolerance:g}"
-        found = {loss: part(_times(observed, measure, loss=loss), small=small) for loss in LOSSES}
+        found = {loss: _times(observed, measure, small=small, loss=loss) for loss in LOSSES}
         if all(len(times) >= ENOUGH for times in found.values()):
             return Collapsing(found, f"epochs to {tolerance:g}")
     return None
@@ -177,30 +176,30 @@ def network_times(observed: Observations, *, small: bool) -> Collapsing | None:
 
 def check_run(observed: Observations, *, small: bool) -> None:
     """NotRunError if no small or no large scale was run. Otherwise these scales would count as not collapsed."""
-    if not part({float(gamma): () for gamma in observed.points("gamma")}, small=small):
+    if not any(_belongs(float(gamma), small) for gamma in observed.points("gamma")):
         raise NotRunError(f"{observed.artifact} ({observed.size}): no {'small' if small else 'large'} scale was run")
 
 
-def _times(observed: Observations, measure: str, **labels: str) -> Times:
+def _times(observed: Observations, measure: str, *, small: bool, **labels: str) -> Times:
     found = {}
     for gamma in observed.points("gamma"):
         with contextlib.suppress(NotRunError):
             found[float(gamma)] = list(observed.values(measure, gamma=gamma, **labels).values())
-    return {scale: times for scale, times in sorted(found.items()) if all(map(math.isfinite, times))}
+    ended = {scale: times for scale, times in sorted(found.items()) if all(map(math.isfinite, times))}
+    return {scale: times for scale, times in ended.items() if _belongs(scale, small)}
 
 
-def part(times: Times, *, small: bool) -> Times:
-    """The times at small scales (up to SMALLEST) or at large ones (from LARGE)."""
-    return {g: seeds for g, seeds in times.items() if (g <= SMALLEST if small else g >= LARGE)}
+def _belongs(scale: float, small: bool) -> bool:
+    return scale <= SMALLEST if small else scale >= LARGE
 
 
 def inverse_growth(found: Collapsing, what: str) -> Verdict:
     """Whether times grow like a/scale towards 0: R^2 of a/scale + c above 0.98 and a log-log slope of -1 +- 0.1."""
-    if few := _too_few(found, small=True):
+    if few := _too_few(found):
         return few
     parts = []
-    for loss, all_times in found.times.items():
-        x, y = means(part(all_times, small=True))
+    for loss, times in found.times.items():
+        x, y = means(times)
         fit, slope = scaling.fit_inverse(x, y), log_slope(x, y)
         holds = fit.r2 > 0.98 and abs(slope + 1) <= 0.1
         parts.append(exact(holds, f"{what}, {loss} ({found.unit}): slope {slope:.3f}, R2 of a/gamma + c {fit.r2:.4f}"))
@@ -209,11 +208,10 @@ def inverse_growth(found: Collapsing, what: str) -> Verdict:
 
 def exponential_growth(found: Collapsing, what: str) -> Verdict:
     """Whether times grow exponentially rather than by a power, BCE's with a smaller exponent (bootstrap over seeds)."""
-    if few := _too_few(found, small=False):
+    if few := _too_few(found):
         return few
     parts, rates = [], {}
-    for loss, all_times in found.times.items():
-        times = part(all_times, small=False)
+    for loss, times in found.times.items():
         x, y = means(times)
         fit, power = scaling.fit_exponential(x, y), scaling.fit_power(x, y)
         said = f"{what}, {loss} ({found.unit}): k {fit.b:.3f}, AIC {fit.aic:.1f} against {power.aic:.1f} of a power"
@@ -230,11 +228,10 @@ def exponential_growth(found: Collapsing, what: str) -> Verdict:
     return all_of([Verdict(outcome, said, difference, (low, high)), *parts])
 
 
-def _too_few(found: Collapsing, *, small: bool) -> Verdict | None:
-    counts = {loss: len(part(times, small=small)) for loss, times in found.times.items()}
-    if min(counts.values()) >= ENOUGH:
+def _too_few(found: Collapsing) -> Verdict | None:
+    if min(map(len, found.times.values())) >= ENOUGH:
         return None
-    said = ", ".join(f"{loss} {count}" for loss, count in counts.items())
+    said = ", ".join(f"{loss} {len(times)}" for loss, times in found.times.items())
     return Verdict("inconclusive", f"fewer than {ENOUGH} scales collapsed at every seed: {said} ({found.unit})")
 
 

@@ -1,7 +1,5 @@
 """Soft Logit Normalization (paper 000): what decides its claims. Accuracies are in percentage points."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -233,10 +231,10 @@ def _other_than(point: str, axis: str, observed: Observations) -> str:
 
 def _best(observed: Observations, among: Sequence[str], what: str, axis: str, **labels: str) -> Verdict:
     """Whether the point of an axis with the highest mean accuracy is one of some points."""
-    values = {point: _accuracy(observed, **{axis: point}, **labels) for point in observed.points(axis)}
-    points = list(values)
+    points = observed.points(axis)
+    groups = [_accuracy(observed, **{axis: point}, **labels) for point in points]
 
     def best(means: Sequence[float]) -> str:
         return points[means.index(max(means))]
 
-    return redrawn(lambda means: best(means) in among, values.values(), lambda means: f"{what} {best(means)}")
+    return redrawn(lambda means: best(means) in among, groups, f"{what} {best([mean(group) for group in groups])}")

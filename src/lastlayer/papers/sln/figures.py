@@ -1,7 +1,5 @@
 """Figures of paper 000 that are not line charts: Figure 1, and the dynamics of Figures 2 to 5 as an animation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lastlayer.papers.engine.store import Observations
@@ -13,8 +11,6 @@ FRAMES = 41
 
 def fig1(observations: Observations) -> Any:
     """Test accuracy against the logit difference, with one panel per gamma and one colour per network."""
-    from plotly.graph_objects import Scatter
-
     panels = {"0.5": "logit_difference_50", "0.7": "logit_difference", "1": "logit_difference_100"}
     title = "sln.fig1: accuracy against the normalised logit difference"
     chart = new_figure(title, [f"gamma {gamma}" for gamma in panels], shared_yaxes=True)
@@ -22,7 +18,7 @@ def fig1(observations: Observations) -> Any:
     for place, name in enumerate(names):
         rows = [row for row in observations.final() if row.labels["model"] == name]
         for column, measure in enumerate(panels.values(), 1):
-            trace = Scatter(
+            chart.add_scatter(
                 x=[row.values[f"test.{measure}"] for row in rows],
                 y=[100 * row.values["test.accuracy"] for row in rows],
                 mode="markers",
@@ -30,11 +26,11 @@ def fig1(observations: Observations) -> Any:
                 legendgroup=name,
                 showlegend=column == 1,
                 marker={"color": f"hsl({360 * place // len(names)}, 60%, 45%)"},
+                row=1,
+                col=column,
             )
-            chart.add_trace(trace, 1, column)
-    chart.update_xaxes(
-        title="logit difference, mean over test samples", col=2
-    )  # one title for all panels: three would overlap
+    # one title for all panels: three would overlap
+    chart.update_xaxes(title="logit difference, mean over test samples", col=2)
     chart.update_yaxes(title="test accuracy, %", col=1)
     return chart
 
@@ -77,10 +73,8 @@ def dynamics(observations: Observations) -> Any:
             normal = path.weight[0, 0] + sign * path.weight[0, 1]  # of the line f1 = f2, or f1 + f2 = 0
             along = (reach / float(normal.norm())) * normal
             x, y = float(along[1]), -float(along[0])
-            line = Scatter(
-                x=[-x, x], y=[-y, y], mode="lines", line={"dash": dash, "color": "#999", "width": 1}, showlegend=False
-            )
-            chart.add_trace(line, 1, column)
+            line = {"dash": dash, "color": "#999", "width": 1}
+            chart.add_scatter(x=[-x, x], y=[-y, y], mode="lines", line=line, showlegend=False, row=1, col=column)
     places = list(range(2 * len(paths)))
     moments = [str(int(step)) for step in paths[0].steps]
     chart.frames = [Frame(data=clouds(t), traces=places, name=name) for t, name in enumerate(moments)]

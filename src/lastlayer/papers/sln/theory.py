@@ -1,7 +1,5 @@
 """What paper 000 says without a trained network: the decomposition of its gradient and the toy dynamics."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
@@ -23,12 +21,10 @@ TOY_LOSSES = ("CE", "LN", "SLN")
 def theorem1(cases: int, classes: Sequence[int]) -> Iterator[Record]:
     """Propositions 1 and 2 and Theorem 1 on random classifiers, features, gammas and temperatures, in float64.
 
-    A row per number of classes has the largest relative error of the combination of pieces and of Proposition 1
-    against autograd; the smallest coefficient; and the largest cosine of the gradient of LN, whole or a piece, with
-    x - x*.
-
-    A gradient of LN is a difference of two terms. If it is less than a thousandth of them, they nearly cancel, and its
-    direction is rounding. Such gradients are left out of the cosines and counted.
+    A row has the largest relative error of the combination of pieces and of Proposition 1 against autograd; the
+    smallest coefficient; and the largest cosine of the gradient of LN, whole or a piece, with x - x*. A gradient of LN
+    is a difference of two terms. If it is less than a thousandth of them, they nearly cancel, and its direction is
+    rounding. Such gradients are left out of the cosines and counted.
     """
     for K in classes:
         generator = torch.Generator().manual_seed(K)

@@ -4,11 +4,7 @@ cuDNN's kernels are made for many channels. With these, an epoch of a CIFAR ResN
 makes a second network that shares its parameters and buffers with the first and convolves by these kernels. Only
 training steps use it. The first network is not changed and is the one that is evaluated and saved. To stop using the
 kernels, drop the replacement.
-
-Tests: tests/runners/test_conv3x3.py and, for the kernels, tests/runners/conv3x3/test_kernels.py.
 """
-
-from __future__ import annotations
 
 import copy
 import importlib.util
@@ -40,7 +36,6 @@ def conv3x3(x: Tensor, weight: Tensor, narrow: Tensor, stride: int) -> Tensor:
             multiples of 4.
         weight: (Co, Ci, 3, 3) float32. It gets the gradient, but is not read.
         narrow: the same weight in bfloat16, channels_last. It is read.
-        stride: 1 or 2.
 
     Returns:
         (N, Co, H / stride, W / stride), bfloat16, channels_last.

@@ -1,9 +1,4 @@
-"""How the kernels cut their work: one fixed tile per shape, so that a trial has the same bits alone and packed.
-
-Tests: tests/runners/test_conv3x3.py and, with the kernels, tests/runners/conv3x3/test_kernels.py.
-"""
-
-from __future__ import annotations
+"""How the kernels cut their work: one fixed tile per shape, so that a trial has the same bits alone and packed."""
 
 import os
 from dataclasses import dataclass
@@ -17,24 +12,16 @@ LAST = torch.channels_last
 
 @dataclass(frozen=True)
 class Tile:
-    """How a kernel cuts its work.
+    """How a kernel cuts its work."""
 
-    Attributes:
-        th, tw: output pixels of a block.
-        pxc: neighbouring pixels of a run of K.
-        block: blocks of a program at a time.
-        khs: tap rows of a program of the weight gradient, 1 or 3.
-        parts: of the weight gradient's sum.
-    """
-
-    th: int
+    th: int  # output pixels of a block, down and across
     tw: int
-    pxc: int
-    block: int
+    pxc: int  # neighbouring pixels of a run of K
+    block: int  # blocks of a program at a time
     warps: int = 4
     stages: int = 1
-    khs: int = 3
-    parts: int = 0
+    khs: int = 3  # tap rows of a program of the weight gradient, 1 or 3
+    parts: int = 0  # of the weight gradient's sum
 
 
 # (forward, input gradient, weight gradient) by channels in, channels out and stride. They were the fastest on an H200
