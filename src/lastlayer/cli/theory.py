@@ -134,16 +134,10 @@ def ufm(
         classes, n, d, loss, lambda_w, lambda_h, lambda_b, normalized=scale is not None, scale=scale, bias=bias
     )
     found = model.solve(starts=starts, seed=seed)
+    names = ("kind", "starts", "value", "closed_form", "gap", "gradient_norm")
     points = [
-        {
-            "kind": each.kind,
-            "starts": each.starts,
-            "value": each.value,
-            "closed form": each.closed_form,
-            "gap": each.gap,
-            "gradient norm": each.gradient_norm,
-            "smallest curvature": None if each.curvature is None else each.curvature.value,
-        }
+        {name.replace("_", " "): getattr(each, name) for name in names}
+        | {"smallest curvature": None if each.curvature is None else each.curvature.value}
         for each in found.certificates
     ]
     measured = vars(found.certificate.geometry).items()

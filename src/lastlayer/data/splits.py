@@ -124,8 +124,7 @@ def subset(
         per_class: number of training samples of each class, instead of `train`.
         classes: number of classes, the first in label order.
 
-    Raises:
-        ValueError: there are fewer classes or samples than asked for, or a class would have none.
+    ValueError if there are fewer classes or samples than asked for, or a class would have none.
 
     Example:
         >>> from lastlayer import data
@@ -194,8 +193,7 @@ def long_tail(dataset: Dataset, imbalance: float, seed: int = 0, *, n_max: int |
     n_0 / n_{K-1}. With `n_max=None` it is the size of the smallest class, so that every class has enough samples. The
     test set stays as it is.
 
-    Raises:
-        ValueError: imbalance below 1, a class too small for its share, or one that would keep no sample.
+    ValueError for an imbalance below 1, a class too small for its share, or one that would keep no sample.
 
     Paper: Cao et al. 2019 (LDAM); the paper on normalized spaces, table 2.
 
@@ -244,8 +242,7 @@ def open_set(
         unknown_from: another data set with inputs of the same shape, whose test samples are the unknown ones.
         unknown_classes: labels of the unknown classes; None means all that are not known, or all of `unknown_from`.
 
-    Raises:
-        ValueError: no or contradictory choices, labels out of range, shapes that differ.
+    ValueError for no or contradictory choices, labels out of range, or shapes that differ.
 
     Paper: Chen et al. 2021 (ARPL); the paper on normalized spaces, tables 3 and 10.
 

@@ -60,7 +60,7 @@ class Placement:
 class SharedData:
     """Reads the data of trials. It keeps what it read last, since trials that follow each other mostly use the same.
 
-    If the data set of all trials is loaded already, as it was read, it is `given`. What a trial takes of it, such as its
+    If the data set of all trials is loaded already, it is `given` as it was read. What a trial takes of it, such as a
     fold, is chosen here. `move` brings a data set to where the trials run.
     """
 

@@ -97,9 +97,7 @@ def read_arrays(path: Path, wanted: Collection[str] | None = None) -> tuple[dict
         By name, arrays of numpy from a .npz file or tensors from a .safetensors file, only the `wanted` ones if any are
         named; and the names that were not wanted, sorted.
 
-    Raises:
-        FileNotFoundError, ValueError: there is no such file, or it has another ending.
-        CorruptFileError: it is damaged, or holds pickled objects.
+    CorruptFileError if it is damaged, or holds pickled objects.
     """
     if path.suffix not in (".npz", ".safetensors"):
         raise ValueError(f"{path}: arrays are read from .npz and .safetensors files, not {path.suffix or 'this'}")

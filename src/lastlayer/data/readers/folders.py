@@ -48,8 +48,7 @@ def image_files(folder: str | Path, *, size: int | None = None, classes: Sequenc
     When an image is read, it is scaled and cropped to a square of this size. `classes` are class names in label order;
     with None, the names of the folders, sorted.
 
-    Raises:
-        ValueError: there are no class folders, a class has no images, or a folder is not one of the known classes.
+    ValueError if there are no class folders, a class has no images, or a folder is not one of the known classes.
 
     Example:
         >>> import tempfile

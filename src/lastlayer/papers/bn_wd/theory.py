@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -14,6 +15,7 @@ from lastlayer.theory import bounds, minima
 
 SAMPLES = 3  # per class
 DELTAS = (0.1, 0.4)
+USEFUL = ("intra", "self_duality", "inter")  # kinds of bounds
 ROUNDING = 1e-13  # of the loss; it is added to the measured excess
 
 
@@ -23,16 +25,12 @@ def perturbed_frames(
     """How often frames with noise, scaled to their norm budgets, break the bounds that their own loss implies."""
     generator = torch.Generator().manual_seed(0)
     for C, budget, noise in itertools.product(classes, budgets, noises):
-        found = {"frames": 0, "violations": 0, "useful_intra": 0, "useful_self_duality": 0, "useful_inter": 0}
+        found: Counter[str] = Counter()
         for _ in range(draws):
-            weight, features = _perturbed(C, budget, noise, generator)
-            found["frames"] += 1
-            _judge_frame(weight, features, budget, found)
-        asked = draws * len(DELTAS)
-        values = {
-            f"computed.{name}": count / asked if name.startswith("useful") else float(count)
-            for name, count in found.items()
-        }
+            found.update(_judge_frame(*_perturbed(C, budget, noise, generator), budget))
+        values = {"computed.frames": float(draws), "computed.violations": float(found["violations"])}
+        for name in USEFUL:
+            values[f"computed.useful_{name}"] = found[name] / (draws * len(DELTAS))
         yield Record({"classes": str(C), "budget": f"{budget:g}", "noise": f"{noise:g}"}, 0, 0, values)
 
 
@@ -45,7 +43,8 @@ def _perturbed(C: int, budget: float, noise: float, generator: torch.Generator) 
     return weight * math.sqrt(C) / weight.norm(), features * budget / features.square().sum(-1).mean().sqrt()
 
 
-def _judge_frame(weight: Tensor, features: Tensor, budget: float, found: dict[str, int]) -> None:
+def _judge_frame(weight: Tensor, features: Tensor, budget: float) -> Counter[str]:
+    """How many bounds are broken, and how many of each kind say anything."""
     C = len(weight)
     logits = features @ weight.T  # (C, SAMPLES, C)
     true = logits.diagonal(dim1=0, dim2=2).T  # (C, SAMPLES)
@@ -56,13 +55,13 @@ def _judge_frame(weight: Tensor, features: Tensor, budget: float, found: dict[st
     centred, means = weight - weight.mean(0), features.mean(1)
     duality = (centred * means).sum(1) / (centred.norm(dim=1) * means.norm(dim=1))
     inter = gram[~torch.eye(C, dtype=torch.bool)]
+    found: Counter[str] = Counter()
     for delta in DELTAS:
         bound = bounds.collapse(C, budget, excess, delta)
         holds = (gram.diagonal() >= bound.intra, duality >= bound.self_duality, inter <= bound.inter)
         found["violations"] += sum(float(ok.double().mean()) < 1 - delta for ok in holds)
-        found["useful_intra"] += not bound.vacuous.intra
-        found["useful_self_duality"] += not bound.vacuous.self_duality
-        found["useful_inter"] += not bound.vacuous.inter
+        found.update({name: not getattr(bound.vacuous, name) for name in USEFUL})
+    return found
 
 
 def through_batch_norm(classes: Sequence[int], decays: Sequence[float], starts: int) -> Iterator[Record]:

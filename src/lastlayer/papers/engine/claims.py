@@ -135,9 +135,13 @@ def _check(claim: str) -> _Check:
 
 def above(difference: Difference, margin: float = 0.0, what: str = "") -> Verdict:
     """Reproduced if the whole 95 % interval is above the margin, not reproduced if it is below, else inconclusive."""
-    low, high = difference.interval()
-    outcome: Outcome = "reproduced" if low > margin else "not reproduced" if high < margin else "inconclusive"
-    return _of_difference(outcome, difference, what)
+    return _of_difference(of_interval(difference.interval(), margin), difference, what)
+
+
+def of_interval(interval: tuple[float, float], margin: float = 0.0) -> Outcome:
+    """The outcome of `above` for the interval of any quantity."""
+    low, high = interval
+    return "reproduced" if low > margin else "not reproduced" if high < margin else "inconclusive"
 
 
 def equivalent(difference: Difference, margin: float, what: str = "") -> Verdict:

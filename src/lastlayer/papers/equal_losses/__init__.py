@@ -8,7 +8,7 @@ from statistics import fmean
 
 from lastlayer.geometry import equivalence
 from lastlayer.papers.engine.artifact import artifact
-from lastlayer.papers.engine.claims import Verdict, above, check, exact, mean, redrawn
+from lastlayer.papers.engine.claims import Verdict, above, check, exact, mean, of_interval, redrawn
 from lastlayer.papers.engine.record import Done, on_training_samples
 from lastlayer.papers.engine.store import NotRunError, Observations, Record
 from lastlayer.reports.statistics import bootstrap, sign_test, welch
@@ -146,10 +146,8 @@ def spread_shrinks(seen: Observations) -> Verdict:
     low, high = bootstrap(shrinks, *groups)
     difference = shrinks(*groups)
     detail = f"the spread shrinks by {difference:.3g} points [{low:.3g}, {high:.3g}]"
-    if min(len(group) for group in groups) < 2:
-        return Verdict("inconclusive", f"{detail}; one seed has no spread", difference, (low, high))
-    outcome = "inconclusive" if low <= 0 <= high else exact(low > 0, detail).outcome
-    return Verdict(outcome, detail, difference, (low, high))
+    found = Verdict(of_interval((low, high)), detail, difference, (low, high))
+    return found if min(map(len, groups)) > 1 else found.but("inconclusive", "; one seed has no spread")
 
 
 @check("001-08", "equal_losses.fig4")

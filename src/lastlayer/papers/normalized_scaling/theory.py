@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lastlayer.papers.engine.artifact import artifact
-from lastlayer.papers.engine.claims import Outcome, Verdict, all_of, exact, mean
+from lastlayer.papers.engine.claims import Verdict, all_of, exact, mean, of_interval
 from lastlayer.papers.engine.store import NotRunError, Observations, Record
 from lastlayer.papers.engine.table import published
 from lastlayer.reports.statistics import bootstrap
@@ -223,9 +223,8 @@ def exponential_growth(found: Collapsing, what: str) -> Verdict:
     if min(map(len, rates.values())) < 2:
         return all_of([*parts, Verdict("inconclusive", "one seed gives no interval of the exponents", difference)])
     low, high = bootstrap(lambda a, b: float(a.mean() - b.mean()), rates["BCE"], rates["CE"])
-    outcome: Outcome = "inconclusive" if low <= 0 <= high else exact(high < 0, "").outcome
     said = f"k_BCE - k_CE {difference:.3f} [{low:.3f}, {high:.3f}]"
-    return all_of([Verdict(outcome, said, difference, (low, high)), *parts])
+    return all_of([Verdict(of_interval((-high, -low)), said, difference, (low, high)), *parts])
 
 
 def _too_few(found: Collapsing) -> Verdict | None:
