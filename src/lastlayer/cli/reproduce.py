@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lastlayer.papers import Artifact, Observations, Size, Store
-    from lastlayer.runners import Placement
+    from lastlayer.papers import Artifact, Observations, Store
 
 
 def reproduce(
@@ -79,7 +79,8 @@ def reproduce(
     placement = Placement(runs, device, workers, pack, data_root=data_root, retry_failed=retry_failed)
     chosen = _chosen(names)
     labels = {one.name: labels_of(only, one) for one in chosen}
-    grids = {one.name: papers.restricted(one, size, labels[one.name], seeds_of(seeds)) for one in chosen}
+    wanted = seeds_of(seeds)
+    grids = {one.name: papers.restricted(one, size, labels[one.name], wanted) for one in chosen}
     _check(chosen, seeds, picture)
     failure: Exception | None = None
     unfinished = 0
@@ -87,7 +88,17 @@ def reproduce(
         make_folder("--out", out)
         if any(artifact.compute is None for artifact in chosen):
             make_folder("--runs", runs)
-        failure = _run_all(chosen, size, placement, store, labels, seeds)
+        tell = functools.partial(typer.echo, err=True)
+        try:
+            papers.reproduce_all(chosen, size, placement, store, only=labels, seeds=wanted, run=run, tell=tell)
+        except typer.Exit:  # Ctrl-C while trials run
+            raise
+        except KeyboardInterrupt:  # Ctrl-C after that, or while something is computed
+            say_stopped("what is done is kept")
+        except Exception as error:
+            if len(chosen) == 1:
+                raise
+            failure = error  # the others can still be shown
     for artifact in chosen:
         part = "table"
         try:
@@ -127,33 +138,6 @@ def _show(
     concerned = [claim.id for claim in papers.claims() if artifact.name in papers.needs(claim.id)]
     if concerned and observed.size != "smoke":  # which proves nothing
         print_verdicts(console, concerned, store)
-
-
-def _run_all(
-    chosen: list[Artifact],
-    size: Size,
-    placement: Placement,
-    store: Store,
-    labels: Mapping[str, Mapping[str, Sequence[str]]],
-    seeds: str | None,
-) -> Exception | None:
-    """Run what is missing. If there are several artifacts, return an error, because the others can still be shown."""
-    from lastlayer import papers
-
-    def tell(line: str) -> None:
-        typer.echo(line, err=True)
-
-    try:
-        papers.reproduce_all(chosen, size, placement, store, only=labels, seeds=seeds_of(seeds), run=run, tell=tell)
-    except typer.Exit:  # Ctrl-C while trials run
-        raise
-    except KeyboardInterrupt:  # Ctrl-C after that, or while something is computed
-        say_stopped("what is done is kept")
-    except Exception as error:
-        if len(chosen) == 1:
-            raise
-        return error
-    return None
 
 
 def _chosen(names: list[str] | None) -> list[Artifact]:

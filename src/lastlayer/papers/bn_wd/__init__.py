@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from lastlayer.papers.engine.claims import Verdict, above, all_of, check, counted, exact, mean, redrawn
 from lastlayer.papers.engine.store import NotRunError, Observations
@@ -61,15 +61,11 @@ def collapse_grows_with_decay(seen: Observations) -> Iterator[Verdict]:
 def strongest_with_batch_norm(seen: Observations) -> Iterator[Verdict]:
     """The best decay with BN collapses more than the best without. Without BN, decay does not help reliably."""
     for labels in _settings(seen, "data", "model"):
-        best = []
-        for arm in (WITH, WITHOUT):
-            places = _places(seen, {"bn": arm, **labels}, "decay", "intra_min", interpolating=False)
-            top = max(places, key=lambda decay: mean(places[decay]))
-            label = next(name for name in seen.points("decay") if float(name) == top)
-            best.append(seen.values("train.intra_min", bn=arm, decay=label, **labels))
+        arms = [{"bn": arm, **labels} for arm in (WITH, WITHOUT)]
+        both = [_places(seen, arm, "decay", "intra_min", interpolating=False) for arm in arms]
+        best = [max(places.values(), key=mean) for places in both]
         yield above(welch(*best), what=f"best min intra with - without BN, {_named(labels)}")
-        places = _places(seen, {"bn": WITHOUT, **labels}, "decay", "intra_min", interpolating=False)
-        yield _correlation(places, f"decay and min intra without BN, {_named(labels)}", -1, -0.5)
+        yield _correlation(both[1], f"decay and min intra without BN, {_named(labels)}", -1, -0.5)
 
 
 @check("004-06", "bn_wd.fig3")
@@ -141,9 +137,9 @@ def _settings(seen: Observations, *axes: str) -> Iterator[dict[str, str]]:
 
 def _places(
     seen: Observations, labels: Mapping[str, str], axis: str, measure: str, *, interpolating: bool
-) -> dict[float, list[float]]:
-    """Values of all seeds by place on an axis, for places that were run (and, if asked, interpolate)."""
-    found: dict[float, list[float]] = {}
+) -> dict[float, dict[int, float]]:
+    """Values by seed and by place on an axis, for places that were run (and, if asked, interpolate)."""
+    found: dict[float, dict[int, float]] = {}
     run = False
     for place in seen.points(axis):
         try:
@@ -153,7 +149,7 @@ def _places(
             continue
         run = True
         if not interpolating or mean(accuracy) >= INTERPOLATES:
-            found[float(place)] = list(values.values())
+            found[float(place)] = values
     if not run:
         raise NotRunError(f"{seen.artifact} ({seen.size}): no finished run of {_named(labels)}")
     return {place: values for place, values in found.items() if not math.isnan(mean(values))}
@@ -162,13 +158,13 @@ def _places(
 def _trends(
     seen: Observations, labels: Mapping[str, str], axis: str, sign: int, *, interpolating: bool = True
 ) -> Iterator[Verdict]:
-    """Whether collapse, by two measures, has a rank correlation with an axis that is above 0.8 times the sign."""
+    """Whether collapse, by two measures, has a rank correlation with an axis that, times the sign, is above 0.8."""
     for measure in ("intra_min", "inter_max"):
         places = _places(seen, labels, axis, measure, interpolating=interpolating)
         yield _correlation(places, f"{axis} and {measure}, {_named(labels)}", sign * BETTER[measure], 0.8)
 
 
-def _correlation(places: Mapping[float, Collection[float]], what: str, sign: int, bar: float) -> Verdict:
+def _correlation(places: Mapping[float, Mapping[int, float]], what: str, sign: int, bar: float) -> Verdict:
     """Whether the rank correlation of places with the means over seeds there, times the sign, is above a bar."""
     if len(places) < FEWEST:
         return Verdict("inconclusive", f"{what}: {len(places)} places, {FEWEST} needed")

@@ -153,9 +153,8 @@ def equivalent(difference: Difference, margin: float, what: str = "") -> Verdict
 
 def _of_difference(outcome: Outcome, difference: Difference, what: str) -> Verdict:
     low, high = difference.interval()
-    a, b = difference.count
-    seeds = f"{a} seeds" if a == b else f"{a} and {b} seeds"
-    text = f"{what + ' ' if what else ''}{difference.mean:+.4g} [{low:.4g}, {high:.4g}], {seeds}"
+    seeds = " and ".join(map(str, dict.fromkeys(difference.count)))
+    text = f"{what} {difference.mean:+.4g} [{low:.4g}, {high:.4g}], {seeds} seeds".lstrip()
     return Verdict(outcome, text, difference.mean, (low, high))
 
 

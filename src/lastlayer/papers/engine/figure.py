@@ -148,7 +148,7 @@ def _maps(artifact: Artifact, observations: Observations, wanted: Mapping[str, A
     panels = [f"{label}, {'log10 ' * (title in wanted['powers'])}{title}" for title in columns for label in labels]
     chart = new_figure(_title(artifact), panels, len(columns))
     for row, (title, spec) in enumerate(columns.items(), start=1):
-        axis = "coloraxis" if row == 1 else f"coloraxis{row}"
+        axis = f"coloraxis{row if row > 1 else ''}"
         for column, label in enumerate(labels, start=1):
             height = [[mean(spec, label, x, y) for x in across] for y in down]
             if title in wanted["powers"]:

@@ -104,15 +104,11 @@ class _Ours:
 
 
 def _observed(artifact: Artifact, observations: Observations) -> Iterator[tuple[Labels, dict[str, _Ours]]]:
-    places = []
-    if artifact.compute is None:
-        places = [(cell.labels, cell.columns) for cell in artifact.grid(observations.size).cells]
-    known = [dict(labels) for labels, _ in places]
+    cells = artifact.grid(observations.size).cells
+    places = {frozenset(cell.labels.items()): (cell.labels, cell.columns) for cell in cells}
     for row in observations.rows:  # of a computation, or of an `observe` function
-        if dict(row.labels) not in known:
-            known.append(dict(row.labels))
-            places.append((row.labels, artifact.columns))
-    for labels, columns in places:
+        places.setdefault(frozenset(row.labels.items()), (row.labels, artifact.columns))
+    for labels, columns in places.values():
         yield labels, {title: _ours(observations, labels, spec) for title, spec in columns.items()}
 
 

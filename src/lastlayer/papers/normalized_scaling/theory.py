@@ -119,10 +119,8 @@ STARRED = {  # rows of Table 11 that the paper fits, by its two ranges
 
 def printed_fits() -> Iterator[Record]:
     """Least squares on the starred counts of Table 11, and the log-log slope of those up to scale 0.4."""
-    counts = {
-        (one.labels["loss"], float(one.labels["gamma"])): one.value
-        for one in published(artifact("normalized_scaling.table11"))
-    }
+    table = published(artifact("normalized_scaling.table11"))
+    counts = {(one.labels["loss"], float(one.labels["gamma"])): one.value for one in table}
     for (loss, scales), starred in STARRED.items():
         y = [counts[loss, scale] for scale in starred]
         if scales == "small":

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from lastlayer.losses import default_tau
 from lastlayer.papers.engine.claims import Outcome, Verdict, above, all_of, check, equivalent, exact, mean, redrawn
 from lastlayer.papers.engine.store import NotRunError, Observations
+from lastlayer.papers.sln.theory import LOGIT_DIFFERENCES
 from lastlayer.reports.statistics import Difference, holm_above, paired, spearman, spread, welch
 
 SIGNIFICANT = 0.025  # one-sided, as in a 95 % interval
@@ -133,7 +134,7 @@ def difference_follows_accuracy(models: Observations) -> Verdict:
     """On the test set, accuracy and logit difference have a rank correlation above 0.8 over models, at three gammas."""
     rows = models.final()
     found = {}
-    for gamma, measure in (("0.5", "logit_difference_50"), ("0.7", "logit_difference"), ("1", "logit_difference_100")):
+    for gamma, measure in LOGIT_DIFFERENCES.items():
         pairs = [(row["test.accuracy"], row[f"test.{measure}"]) for row in rows]
         found[gamma] = spearman(*zip(*pairs, strict=True)) if len(pairs) > 2 else math.nan
     kinds = len({row.labels["model"] for row in rows})

@@ -3,7 +3,7 @@
 from typing import Any
 
 from lastlayer.papers.engine.store import Observations
-from lastlayer.papers.sln.theory import TOY_LOSSES, toy
+from lastlayer.papers.sln.theory import LOGIT_DIFFERENCES, TOY_LOSSES, toy
 from lastlayer.reports.pictures import COLOURS, new_figure
 
 FRAMES = 41
@@ -11,13 +11,12 @@ FRAMES = 41
 
 def fig1(observations: Observations) -> Any:
     """Test accuracy against the logit difference, with one panel per gamma and one colour per network."""
-    panels = {"0.5": "logit_difference_50", "0.7": "logit_difference", "1": "logit_difference_100"}
     title = "sln.fig1: accuracy against the normalised logit difference"
-    chart = new_figure(title, [f"gamma {gamma}" for gamma in panels], shared_yaxes=True)
+    chart = new_figure(title, [f"gamma {gamma}" for gamma in LOGIT_DIFFERENCES], shared_yaxes=True)
     names = observations.points("model")
     for place, name in enumerate(names):
         rows = [row for row in observations.final() if row.labels["model"] == name]
-        for column, measure in enumerate(panels.values(), 1):
+        for column, measure in enumerate(LOGIT_DIFFERENCES.values(), 1):
             chart.add_scatter(
                 x=[row.values[f"test.{measure}"] for row in rows],
                 y=[100 * row.values["test.accuracy"] for row in rows],

@@ -16,6 +16,7 @@ from lastlayer.theory.gradients import decompose, zero_logits_point
 RESOLVED = 1e-3  # of its terms, below which the direction of a gradient is not looked at
 BATCH = 100  # cases that share their classifier, gamma and tau
 TOY_LOSSES = ("CE", "LN", "SLN")
+LOGIT_DIFFERENCES = {"0.5": "logit_difference_50", "0.7": "logit_difference", "1": "logit_difference_100"}  # by gamma
 
 
 def theorem1(cases: int, classes: Sequence[int]) -> Iterator[Record]:
