@@ -54,8 +54,17 @@ def same_weights(one: Placement, other: Placement, trial: Trial) -> bool:
     return all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+def same_rows(one: Placement, other: Placement, trial: Trial) -> bool:
+    ours, theirs = (placement.folder(trial).tensors("rows") for placement in (one, other))
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
 def same(one: Placement, other: Placement, trial: Trial) -> bool:
-    return same_weights(one, other, trial) and measured(one, trial) == measured(other, trial)
+    return (
+        same_rows(one, other, trial)
+        and same_weights(one, other, trial)
+        and measured(one, trial) == measured(other, trial)
+    )
 
 
 def test_a_trial_alone_or_packed_gives_the_same_bits(tmp_path: Path) -> None:

@@ -54,6 +54,9 @@ def test_two_ranks_learn_what_one_does(tmp_path: Path) -> None:
     for name in whole:
         torch.testing.assert_close(spread[name], whole[name], rtol=1e-4, atol=1e-6)
     assert_same_progress(RunFolder(tmp_path / trial.identity), RunFolder(tmp_path / "one"))
+    kept, alone = (RunFolder(tmp_path / name).tensors("rows") for name in (trial.identity, "one"))
+    assert torch.equal(kept["target"], alone["target"])
+    torch.testing.assert_close(kept["log_loss"], alone["log_loss"], rtol=1e-2, atol=1e-3)
 
 
 def test_a_cut_trial_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:

@@ -146,7 +146,11 @@ def top_k(logits: Tensor, target: Tensor, k: int = 5) -> Tensor:
     if k < 1:
         raise ValueError(f"k must be 1 or more, got {k}")
     logits, target = check_pair(logits, target)
-    own = logits.gather(1, target[:, None])
-    earlier = torch.arange(logits.shape[1], device=logits.device) < target[:, None]
-    above = ((logits > own) | ((logits == own) & earlier)).sum(1)
-    return ((above < k) & ~logits.isnan().any(1)).double().mean()
+    own = logits.gather(1, target[:, None]).squeeze(1)
+    largest = logits.topk(min(k, logits.shape[1]), dim=1).values  # NaN counts as largest
+    right = own > largest[:, -1]
+    edge = (own == largest[:, -1]).nonzero().squeeze(1)  # here the order among equal logits decides
+    part, last, label = logits[edge], own[edge, None], target[edge, None]
+    earlier = torch.arange(logits.shape[1], device=logits.device) < label
+    right[edge] = ((part > last) | ((part == last) & earlier)).sum(1) < k
+    return (right & ~largest[:, 0].isnan()).double().mean()

@@ -89,12 +89,14 @@ def single_calibration(probabilities: Tensor, target: Tensor, *, bins: int = 15)
         raise ValueError(f"bins must be at least 1, got {bins}")
     probabilities, target = check_pair(probabilities, target, "probabilities")
     check_probabilities(probabilities, "probabilities")
-    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=target.device)[1:-1]
-    excess = torch.zeros(bins, dtype=torch.float64, device=target.device)
+
+    def place(p: Tensor) -> Tensor:
+        """The bin of each p. All pairs are too many to search for the edges around each."""
+        return (p * bins).ceil_().sub_(1).clamp_(min=0).long()
+
+    true = probabilities.gather(1, target[:, None]).squeeze(1).double()
+    excess = place(true).bincount(minlength=bins).double()
     for rows in row_blocks(probabilities):
-        p = probabilities[rows].double().contiguous()
-        bin_ = torch.bucketize(p, edges)
-        excess.index_add_(0, bin_.flatten(), -p.flatten())
-        right = bin_.gather(1, target[rows, None]).squeeze(1)
-        excess += right.bincount(minlength=bins)
+        p = probabilities[rows].double().flatten()
+        excess.index_add_(0, place(p), -p)
     return excess.abs().sum() / probabilities.numel()

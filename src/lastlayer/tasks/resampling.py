@@ -92,7 +92,7 @@ def resampled_ece(probabilities: Tensor, target: Tensor, counts: Tensor, *, bins
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=top.device)
     excess = correct(probabilities, target).double() - top
     by_bin = torch.zeros(len(top), bins, dtype=torch.float64, device=top.device)
-    by_bin[torch.arange(len(top)), torch.bucketize(top, edges[1:-1])] = excess
+    by_bin.scatter_(1, torch.bucketize(top, edges[1:-1])[:, None], excess[:, None])
     return (counts.to(top.device, torch.float64) @ by_bin).abs().sum(1) / len(top)
 
 

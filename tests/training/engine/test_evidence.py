@@ -1,5 +1,6 @@
 """What a run keeps of its test samples is what a second look at its network finds."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,19 @@ def test_the_log_loss_is_finite_for_extreme_logits(name: str) -> None:
     value = log_loss(loss, logits, torch.tensor([2, 1, 0]))
     assert bool(value.isfinite().all())
     assert bool((value >= 0).all())
+
+
+@pytest.mark.gpu
+def test_a_gpu_keeps_what_a_cpu_keeps() -> None:
+    made = outputs(300, 4, unknown=60)
+    assert made.unknown is not None
+    moved = [Outputs(one.features.cuda(), one.logits.cuda(), one.target.cuda()) for one in (made, made.unknown)]
+    found = evidence(CE, dataclasses.replace(moved[0], unknown=moved[1]))
+    expected = evidence(CE, made)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert found[name].device.type == "cpu"
+        assert torch.allclose(found[name].double(), tensor.double(), rtol=1e-5, atol=1e-6), name
 
 
 def test_histograms_count_each_logit_once() -> None:

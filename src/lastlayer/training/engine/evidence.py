@@ -21,6 +21,7 @@ FEW_ROWS = 1000  # up to which MANY_DRAWS are cheap
 SHOWN_CLASSES = 12
 
 
+@torch.no_grad()
 def evidence(loss: losses.Loss, made: Outputs) -> dict[str, Tensor]:
     """What is kept of the test samples.
 
@@ -66,7 +67,8 @@ def _draws(loss: losses.Loss, made: Outputs) -> dict[str, Tensor]:
     If fewer than all rows are drawn, the deviations are those of so few rows. They shrink with the root of the number.
     """
     chosen, scale = _even(made.target)
-    logits, target = made.logits[chosen], made.target[chosen]
+    thinned = len(chosen) < len(made.target)  # if not, a copy of all logits would only take memory
+    logits, target = (made.logits[chosen], made.target[chosen]) if thinned else (made.logits, made.target)
     draws = MANY_DRAWS if len(target) <= FEW_ROWS else FEW_DRAWS
     counts = resample_counts(len(target), draws).to(logits.device)
     found = {
