@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastlayer.measures import MEASURES
-from lastlayer.reports import load, summarise
+from lastlayer.reports import answers, load, summarise
 from lastlayer.reports.classes import classes_of
 from lastlayer.reports.evidence import Rows
 from lastlayer.reports.results import (
+    answer_cards,
     axis_range,
     class_tables,
     emphasised,
@@ -42,6 +43,33 @@ class Text(html.parser.HTMLParser):
 
     def handle_data(self, data):
         self.text += data
+
+
+def test_a_card_per_goal_and_what_holds_for_all_of_them_once(tmp_path):
+    target = torch.arange(40) % 2
+    for loss, wrong in (("ce", 1), ("sln", 30)):
+        for seed in range(3):
+            decision = torch.where(torch.arange(40) < wrong, 1 - target, target)
+            share = 1 - wrong / 40
+            factory.done(
+                tmp_path, trial(loss, seed), classes=("cat", "dog"), counts=(90, 10),
+                rows=factory.rows(torch.nn.functional.one_hot(decision, 2).float(), target),
+                test={"accuracy": share, "balanced_accuracy": share},
+            )  # fmt: skip
+    summary = summarise(load(tmp_path))
+    found = answers(summary)
+    assert [answer.goal.name for answer in found] == ["balanced", "accuracy"]
+    text = " ".join(Text(answer_cards(found, summary)).text.split())
+    assert text.count("Use ce ✓ shown to be best") == 2
+    assert text.count("97.5 %") >= 2
+    for sentence in {one for answer in found for one in answer.sentences}:
+        assert text.count(" ".join(sentence.split())) == 1
+
+
+def test_of_nothing_finished_nothing_is_recommended(tmp_path):
+    factory.failed(tmp_path, trial())
+    summary = summarise(load(tmp_path))
+    assert Text(answer_cards(answers(summary), summary)).text == " No run is finished: there is nothing to compare yet."
 
 
 def lefts(chart):

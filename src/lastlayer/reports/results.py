@@ -28,17 +28,23 @@ def answer_cards(answers: Sequence[Answer], summary: Summary) -> str:
     """One card per goal: which loss to take, why, and a chart of all losses with their intervals."""
     if not summary.finished:
         return '<p class="headline">No run is finished: there is nothing to compare yet.</p>'
-    return "".join(_answer_card(answer, [group.label for group in summary.groups]) for answer in answers)
+    labels = [group.label for group in summary.groups]
+    told = [answer.sentences for answer in answers]
+    common = [one for one in told[0] if all(one in other for other in told)] if len(told) > 1 else []
+    cards = "".join(_answer_card(answer, labels, common) for answer in answers)
+    return cards + "".join(f'<p class="note">{emphasised(sentence, labels)}</p>' for sentence in common)
 
 
-def _answer_card(answer: Answer, labels: Sequence[str]) -> str:
+def _answer_card(answer: Answer, labels: Sequence[str], common: Sequence[str]) -> str:
+    """The card of one goal. Sentences that all cards have in common are left out."""
     chosen, chart = "", ""
     if answer.decision is not None:
         near = answer.decision.not_worse
         badge = f'<span class="badge">{escape(_standing(answer.loss, near, len(answer.decision.means)))}</span>'
         chosen = f'<p class="choice">Use <b>{escape(answer.loss)}</b> {badge}</p>'
         chart = interval_chart(answer.intervals, MEASURES[answer.goal.measure], answer.loss, near)
-    sentences = "".join(f"<p>{emphasised(sentence, labels)}</p>" for sentence in answer.sentences)
+    own = [sentence for sentence in answer.sentences if sentence not in common]
+    sentences = "".join(f"<p>{emphasised(sentence, labels)}</p>" for sentence in own)
     return (
         f'<article class="answer" data-goal="{answer.goal.name}"><div><h2 class="goal">{escape(answer.goal.noun)}</h2>'
         f'{chosen}<p class="headline">{emphasised(answer.headline, labels)}</p></div>'
