@@ -91,7 +91,7 @@ class Dataset:
     citation: str = ""  # what to cite
     notes: tuple[str, ...] = ()  # every choice made on the way, such as splits and subsets, for people to read
     imbalance: float | None = None  # what `long_tail` was given, if it thinned the training set
-    random_test: float | None = None  # share of the samples in `test`, if they were drawn at random for want of any
+    random_test: float | None = None  # share of samples in `test`, if drawn at random because the data has no test set
 
     def __post_init__(self) -> None:
         for part, split in self._splits().items():
