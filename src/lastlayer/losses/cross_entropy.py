@@ -38,8 +38,8 @@ def cross_entropy(
         `torch.nn.functional.cross_entropy` for every combination of arguments that both have.
 
     Class weights: the loss of a sample is sum_k t_k w_k L_k. With index targets the mean divides by the sum of the
-    labels' weights, sum_n w_{y_n}, also with label smoothing. So there a rare class with a large weight adds to the
-    loss of every sample. With probabilities and mixed pairs it divides by the number of samples, as in torch.
+    labels' weights, sum_n w_{y_n}, as in torch. With probabilities and mixed pairs it divides by the number of samples.
+    Label smoothing does not change the divisor, so a rare class with a large weight adds to the loss of every sample.
 
     Degenerate cases: if the batch is empty or all labels are ignored, the mean is NaN and the sum is 0. With one class
     the loss is 0.

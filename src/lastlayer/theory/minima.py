@@ -164,8 +164,8 @@ def penalized_norms(C: int, lam: float) -> PenalizedMinimum:
 def near_optimal_radius(C: int, lam: float, epsilon: float) -> float:
     r"""How far g can be from g* if f(g) <= f* + epsilon, to leading order: sqrt(2 epsilon / f''(g*)).
 
-    With f''(g*) of `penalized_norms`. It is exact in the limit of a small epsilon; otherwise it is a little too small
-    to the right of g*. The radius that the paper prints is too small from C = 4 on.
+    `penalized_norms` has f''(g*). The radius is exact in the limit of a small epsilon; otherwise it is a little too
+    small to the right of g*. The radius that the paper prints is too small from C = 4 on.
 
     Args:
         C: number of classes, at least 2.
