@@ -51,7 +51,7 @@ def test_a_folder_without_comparison_gives_all_its_runs(tmp_path):
 
 
 def test_the_newest_comparison_counts_and_what_it_leaves_out_is_said(tmp_path):
-    for loss in ("ce", "sln", "bce"):
+    for loss in ("ce", "sln", "bce", "mse"):
         factory.done(tmp_path, trial(loss))
     old = factory.comparison(tmp_path, [trial("ce"), trial("bce")], name="zz")
     factory.comparison(tmp_path, [trial("sln"), trial("ce")], name="aa")
@@ -59,7 +59,7 @@ def test_the_newest_comparison_counts_and_what_it_leaves_out_is_said(tmp_path):
     runs = load(tmp_path)
     assert [run.trial["loss"]["name"] for run in runs.runs] == ["sln", "ce"]
     assert any("newest of 2" in note for note in runs.notes)
-    assert any("1 other run" in note for note in runs.notes)
+    assert any("1 other run" in note and "any comparison" in note for note in runs.notes)  # mse
     assert len(load(tmp_path, "zz").runs) == len(load(tmp_path, old).runs) == len(load(old).runs) == 2
     assert load(tmp_path, "zz").runs[1].trial["loss"]["name"] == "bce"
     with pytest.raises(FileNotFoundError, match=r"no comparison yy.*compare-aa.json, compare-zz.json"):

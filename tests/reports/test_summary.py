@@ -105,6 +105,16 @@ def test_runs_on_several_folds_are_one_group(tmp_path):
     assert sorted(group.done) == [0, 1, 2]
 
 
+def test_one_seed_on_several_folds_is_a_group_per_fold(tmp_path):
+    """As the candidates of a search are."""
+    for fold in range(3):
+        data = {"name": "digits", "options": {}, "seed": 0, "fold": fold}
+        factory.done(tmp_path, trial("ce", 0) | {"data": data})
+    groups = summarise(load(tmp_path)).groups
+    assert [group.label for group in groups] == [f"ce data.fold={fold}" for fold in range(3)]
+    assert [len(group.done) for group in groups] == [1, 1, 1]
+
+
 def test_csv_holds_every_value_and_every_run(tmp_path):
     for seed in range(2):
         factory.done(tmp_path, trial("ce", seed))

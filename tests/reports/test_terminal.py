@@ -7,7 +7,9 @@ import re
 import pytest
 from rich.console import Console
 
+from lastlayer._core.files import write_json
 from lastlayer.reports import answers, load, print_tables, summarise
+from lastlayer.runs import RunFolder
 
 from . import factory
 from .factory import trial
@@ -143,7 +145,7 @@ def test_one_loss_is_shown_without_talk_of_others(tmp_path):
     for seed in range(2):
         factory.done(tmp_path, trial("ce", seed))
     text = printed(tmp_path)
-    assert tables(text)[0][0] == ["loss", "accuracy", "log-loss", "calibration error", "precision of a single logit"]
+    assert tables(text)[0][0] == ["loss", "accuracy", "log-loss", "precision of a single logit"]
     assert not re.search("best|compare|recommend|interval", text)
 
 
@@ -153,3 +155,14 @@ def test_nothing_done(tmp_path):
     assert "No run is finished" in text
     assert "ce seed 0" in text
     assert "(0 of 1)" not in text  # no empty table
+
+
+def test_runs_that_chose_settings_on_validation_samples_recommend_nothing(tmp_path):
+    for lr, accuracy in ((0.1, 0.9), (0.2, 0.8)):
+        path = factory.done(tmp_path, trial("ce", lr=lr))
+        kept = RunFolder(path).result()
+        write_json(path / "result.json", {**kept, "measures": {"validation": {"accuracy": accuracy, "nll": 0.5}}})
+    text = printed(tmp_path)
+    assert "Measured on validation samples alone" in text
+    assert tables(text)[0][1:] == [["ce lr=0.1", "0.9000", "0.5000"], ["ce lr=0.2", "0.8000", "0.5000"]]
+    assert "recommend ce" not in text

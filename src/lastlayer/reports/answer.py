@@ -50,13 +50,16 @@ class Answer:
 
 
 def answers(summary: Summary, goals: Sequence[Goal] | None = None) -> tuple[Answer, ...]:
-    """One answer per goal; none if there is only one group, which compares nothing.
+    """One answer per goal.
+
+    There is none if there is only one group, or if all runs were measured on validation samples alone, to choose
+    settings by them.
 
     Args:
         summary: as `summarise` gives it.
         goals: what the loss is wanted for; if not given, what the comparison file says, or else the usual goals.
     """
-    if len(summary.groups) < 2:
+    if len(summary.groups) < 2 or summary.is_of_validation:
         return ()
     wanted = chosen_goals(summary) if goals is None else tuple(goals)
     rows = Rows()
@@ -415,13 +418,15 @@ def _about_tuning(summary: Summary) -> list[str]:
         }[_rates(summary)]
     sentences = []
     tuned = {label: each for label, each in summary.tuning.items() if each.get("tuned")}
-    ways: dict[tuple[str, int], list[str]] = {}
+    ways: dict[str, list[str]] = {}
     for label, each in tuned.items():
-        ways.setdefault((str(each.get("over", "")), int(each.get("tried", 0))), []).append(label)
-    for (over, tried), labels in ways.items():
+        ways.setdefault(str(each.get("over", "")), []).append(label)
+    for over, labels in ways.items():
         who = "Each loss" if len(labels) == len(summary.groups) else _some(labels)
         was = "was" if len(labels) in (1, len(summary.groups)) else "were"
-        sentences.append(f"{who} {was} tuned over {over}; {tried} settings were tried per loss.")
+        tried = sorted({int(tuned[label].get("tried", 0)) for label in labels})
+        many = f"{tried[0]} to {tried[-1]}" if len(tried) > 1 else f"{tried[0]}"
+        sentences.append(f"{who} {was} tuned over {over}; {many} settings were tried per loss.")
     reasons: dict[str, list[str]] = {}
     for label, each in summary.tuning.items():
         if label not in tuned:

@@ -5,6 +5,7 @@ Runs that are not done are listed too. Tests: tests/reports/test_collect.py.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +38,12 @@ class Run:
         """The trial's seed; None if the trial cannot be read."""
         seed = self.trial.get("seed")
         return None if seed is None else int(seed)
+
+    @property
+    def fold(self) -> int | None:
+        """The fold that the run is tested on; None if the data have a test set, or if the trial cannot be read."""
+        data = self.trial.get("data")
+        return data.get("fold") if isinstance(data, Mapping) else None
 
 
 @dataclass(frozen=True)
@@ -125,9 +132,10 @@ def _of_comparison(file: Path, others: int = 0) -> RunSet:
     notes = []
     if others:
         notes.append(f"{file.name} is the newest of {others + 1} comparisons in {file.parent}.")
-    if strangers := sum(path.name not in found.trials for path in run_folders(file.parent)):
+    known = {*found.trials, *_compared_elsewhere(file)}
+    if strangers := sum(path.name not in known for path in run_folders(file.parent)):
         others_are = "1 other run in {} does" if strangers == 1 else f"{strangers} other runs in {{}} do"
-        notes.append(f"{others_are.format(file.parent)} not belong to this comparison.")
+        notes.append(f"{others_are.format(file.parent)} not belong to any comparison.")
     runs = [_seen(look(file.parent / identity, asked), asked) for identity, asked in found.trials.items()]
     return RunSet(
         _without_repeats(runs),
@@ -138,6 +146,15 @@ def _of_comparison(file: Path, others: int = 0) -> RunSet:
         goals=found.goals,
         tuning=found.tuning,
     )
+
+
+def _compared_elsewhere(file: Path) -> set[str]:
+    """The trials of the other comparison files beside this one, such as the candidates of its tuning."""
+    found: set[str] = set()
+    for other in file.parent.glob("compare-*.json"):
+        with contextlib.suppress(DamagedFileError, OSError):
+            found.update(read_comparison(other).trials if other != file else ())
+    return found
 
 
 def _seen(run: RunState, asked: Mapping[str, Any] | None = None) -> Run:

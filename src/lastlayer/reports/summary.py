@@ -84,6 +84,11 @@ class Summary:
         return [run.result for group in self.groups for run in group.done.values() if run.result]
 
     @property
+    def is_of_validation(self) -> bool:
+        """Whether the finished runs were measured on validation samples alone, to choose settings by them."""
+        return bool(self.results) and not any(result.get("measures", {}).get("test") for result in self.results)
+
+    @property
     def seeds(self) -> int:
         """The number of finished seeds of the group that has most."""
         return max((len(group.done) for group in self.groups), default=0)
@@ -157,10 +162,23 @@ def _grouped(runs: RunSet) -> tuple[Group, ...]:
     for run in runs.runs:
         if run.key:
             by_key.setdefault(json.dumps(run.key, sort_keys=True), []).append(run)
-    keys = [group[0].key for group in by_key.values()]
-    members = (tuple(sorted(group, key=lambda run: run.seed or 0)) for group in by_key.values())
-    made = [Group(*parts) for parts in zip(labels_of(keys), keys, members, strict=True)]
+    parts = [part for group in by_key.values() for part in _by_fold(group)]
+    keys = [key for key, _ in parts]
+    members = (tuple(sorted(group, key=lambda run: run.seed or 0)) for _, group in parts)
+    made = [Group(*each) for each in zip(labels_of(keys), keys, members, strict=True)]
     return tuple(made if runs.ordered else sorted(made, key=lambda group: group.label))
+
+
+def _by_fold(group: list[Run]) -> list[tuple[Mapping[str, Any], list[Run]]]:
+    """The group as one if each seed is tested on one fold; else, as for candidates of a search, a group per fold."""
+    folds: dict[int | None, list[Run]] = {}
+    for run in group:
+        folds.setdefault(run.fold, []).append(run)
+    seeds = [run.seed for run in group if run.status != "repeated"]
+    key = group[0].key
+    if len(folds) == 1 or len(set(seeds)) == len(seeds):
+        return [(key, group)]
+    return [({**key, "data": {**key["data"], "fold": fold}}, each) for fold, each in folds.items()]
 
 
 def _title(groups: Sequence[Group]) -> str:
@@ -190,16 +208,18 @@ def _measured(run: Run) -> dict[tuple[Split, str], float]:
     """Every number of a finished run."""
     result = run.result or {}
     found: dict[tuple[Split, str], float] = {}
+    measures = result.get("measures", {})
     parts: dict[Split, Mapping[str, Any]] = {
-        "test": result.get("measures", {}).get("test", {}),
-        "train": result.get("measures", {}).get("train", {}),
+        "test": measures.get("test", {}),
+        "train": measures.get("train", {}),
+        "validation": measures.get("validation", {}),
         "run": {"seconds": result["seconds"]} if "seconds" in result else {},
     }
     if best := result.get("best"):
         parts["best"] = best.get("test", {})
-        parts["validation"] = {"accuracy": best["validation_accuracy"]}
-    for split, measures in parts.items():
-        found |= {(split, name): float(value) for name, value in measures.items() if value is not None}
+        parts["validation"] = {**parts["validation"], "accuracy": best["validation_accuracy"]}
+    for split, values in parts.items():
+        found |= {(split, name): float(value) for name, value in values.items() if value is not None}
     return found
 
 

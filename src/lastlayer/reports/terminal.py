@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 MOST_COLUMNS = 5  # of a table beside the answer
-ALONE = ("accuracy", "nll", "ece", "auprc")  # what is shown of runs that are compared with no other
+ALONE = ("accuracy", "balanced_accuracy", "nll", "auprc")  # what is shown of runs that are compared with no other
 
 _LONGEST_LABEL = 14  # a longer one is broken over several lines, so that it does not widen its column
 _SHORT: dict[Split, str] = {"test": "test", "train": "train", "best": "best", "validation": "valid.", "run": ""}
@@ -60,6 +60,8 @@ def print_tables(
     if not summary.finished:
         console.print("No run is finished, so there is nothing to show yet.")
     else:
+        if summary.is_of_validation:
+            console.print("Measured on validation samples alone, to choose settings: no loss is recommended by them.")
         _print_asked(console, summary, told)
         if everything:
             console.print()
@@ -95,7 +97,8 @@ def _print_asked(console: Console, summary: Summary, told: Sequence[Answer]) -> 
     positions = [summary.groups.index(group) for group in groups]
     names = [PrintedColumn("loss", labels)]
     if not told:
-        columns = [column for name in ALONE if (column := summary.column("test", name)) is not None]
+        split: Split = "validation" if summary.is_of_validation else "test"
+        columns = [column for name in ALONE if (column := summary.column(split, name)) is not None]
         made = [_plain(column, positions) for column in columns]
     elif len(told) == 1:
         made = _of_one_goal(summary, told[0], positions)
