@@ -225,13 +225,13 @@ def _write_figure(artifact: Artifact, observed: Observations, folder: Path, pict
     """Write the figure as one HTML file that opens without a network, and as a picture if one is asked for."""
     from lastlayer._core.files import write_atomically
     from lastlayer.papers import figure
-    from lastlayer.reports.pictures import write_picture
+    from lastlayer.reports.pictures import html_page, write_picture
 
     chart = figure(artifact, observed)
     if chart is None:
         return []
     page = folder / f"{artifact.name}-{observed.size}.html"
-    write_atomically(page, chart.to_html(include_plotlyjs=True).encode())
+    write_atomically(page, html_page(f"lastlayer reproduce {artifact.name}", [chart]).encode())
     if picture is not None:
         try:
             write_picture(chart, picture)

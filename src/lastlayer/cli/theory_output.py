@@ -79,7 +79,8 @@ def _minima(rows: list[Row]) -> Any:
         _add_curve(figure, rows, "scale", name, name)
     _add_curve(figure, rows, "scale", "bias b*", "b*", column=2)
     figure.update_xaxes(title="scale")
-    figure.update_yaxes(**LOG, col=1, row=1)
+    figure.update_yaxes(**LOG, title="smallest loss", col=1, row=1)
+    figure.update_yaxes(title="bias", col=2, row=1)
     return figure
 
 
@@ -116,6 +117,9 @@ def _dynamics(paths: dict[str, Any]) -> Any:
             add(**ends, mode="markers", marker={"color": colour, "size": 4}, showlegend=False, **shared)
         if not solid:  # both axes need the same unit, so that circles look like circles
             figure.update_yaxes(scaleanchor="x" if column == 1 else f"x{column}", col=column, row=1)
+    if not solid:
+        figure.update_xaxes(title="first entry")
+        figure.update_yaxes(title="second entry", col=1)
     return figure
 
 
@@ -123,6 +127,7 @@ def _alignment(rows: list[Row]) -> Any:
     figure = new_figure()
     for column in ("threshold", "by the paper's argument"):
         figure.add_bar(x=[row["loss"] for row in rows], y=[row[column] for row in rows], name=column)
+    figure.update_xaxes(title="loss")
     figure.update_yaxes(**LOG, title="loss below which logits are separated")
     return figure
 

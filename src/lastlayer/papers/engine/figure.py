@@ -61,7 +61,7 @@ def _lines(artifact: Artifact, observations: Observations, wanted: Mapping[str, 
             )
     log = str(wanted.get("log", ""))
     chart.update_xaxes(title=x, **(LOG if "x" in log else LINEAR))
-    chart.update_yaxes(title=titles[0] if len(titles) == 1 else "", **(LOG if "y" in log else LINEAR))
+    chart.update_yaxes(title=" and ".join(titles) if len(titles) < 4 else "value", **(LOG if "y" in log else LINEAR))
     return chart
 
 

@@ -79,6 +79,8 @@ def dynamics(observations: Observations) -> Any:
     chart.frames = [Frame(data=clouds(t), traces=places, name=name) for t, name in enumerate(moments)]
     chart.update_xaxes(range=[-reach, reach])
     chart.update_yaxes(range=[-reach, reach], scaleanchor="x")
+    chart.update_xaxes(title="first entry of a point")
+    chart.update_yaxes(title="second entry of a point", col=1)
     played = {"frame": {"duration": 120}, "fromcurrent": False}
     at_once = {"mode": "immediate", "frame": {"duration": 0, "redraw": False}, "transition": {"duration": 0}}
     slides = [{"label": name, "method": "animate", "args": [[name], at_once]} for name in moments]
