@@ -197,7 +197,7 @@ def wrong(**changes):
         (wrong(target=np.arange(90)), "label 89"),
         (wrong(target=np.zeros(7, int)), "features and target must have as many rows"),
         (wrong(logits=np.zeros((7, 3))), "features and logits must have as many rows"),
-        (wrong(weight=np.zeros((3, 4), np.float32)), "as many columns"),
+        (wrong(weight=np.zeros((3, 4), np.float32)), "the same number of columns"),
         (wrong(bias=np.zeros(4, np.float32)), "bias"),
         (wrong(features=np.full((90, 5), np.nan, np.float32)), "NaN"),
         (wrong(features=np.zeros((0, 5), np.float32), target=np.zeros(0, int)), "empty"),

@@ -74,6 +74,8 @@ def measure(
             raise FileNotFoundError(f"{file}: no such file")
     if plot is not None:
         check_writable("--plot", plot)
+    import torch
+
     from lastlayer._core.precision import full_precision
     from lastlayer.measures import evaluate
 
@@ -83,7 +85,7 @@ def measure(
         if ignored:
             typer.echo(f"{file}: not measured: {', '.join(ignored)}", err=True)
         try:
-            with waiting(f"measuring {file}"), full_precision(arrays.get("features", arrays["target"])):
+            with waiting(f"measuring {file}"), full_precision(torch.empty(0)):
                 snapshots.append(Snapshot(file, arrays, evaluate(**arrays)))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{file}: {error}") from error
