@@ -106,7 +106,7 @@ def test_what_was_made_of_data_and_model_is_said() -> None:
     options = ["--seeds", "2", "--epochs", "1", "--workers", "1", "--losses", "ce,sln"]
     code, said = lastlayer("compare", "--data", "points.npz", "--model", "my_net:net", *options)
     assert code == 0
-    assert said.count("test set: 0.2 of each class at random, seed 0\n") == 1
+    assert said.count("test set: each seed tests on another fifth of each class") == 1
     assert said.count("model my_net:net: the head takes the place of its last layer (1, 8 to 3)\n") == 1
 
 

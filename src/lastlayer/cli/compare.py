@@ -87,6 +87,7 @@ def compare(
         given = settings.given()
         trials, notes = on_folds(trials, samples, [*notes, *more], placement, kept="data.fold" in given)
         chosen = tuned(trials, placement, samples, wanted=tune, names=free_settings(given), goals=wanted)
+        refuse_other_data(chosen.trials, placement, samples)
         title = f"{settings.data}: {counted(len(names), 'loss')}, {counted(seeds, 'seed')}"
         run(chosen.trials, placement, title, notes=notes, comparison=chosen.comparison(placement, title))
     show_results(chosen.trials, placement, everything=everything)
