@@ -86,7 +86,6 @@ def compare(
         wanted, more = goals_of(asked, samples)
         given = settings.given()
         trials, notes = on_folds(trials, samples, [*notes, *more], placement, kept="data.fold" in given)
-        refuse_other_data(trials, placement, samples)
         chosen = tuned(trials, placement, samples, wanted=tune, names=free_settings(given), goals=wanted)
         refuse_other_data(chosen.trials, placement, samples)
         title = f"{settings.data}: {counted(len(names), 'loss')}, {counted(seeds, 'seed')}"
