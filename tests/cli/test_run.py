@@ -142,7 +142,7 @@ def test_a_pipe_shows_a_note_and_the_table_alone(tmp_path) -> None:
     assert [line.split()[0] for line in said.stderr.splitlines()] == ["test", "random"]  # how the data were split
     assert "\x1b" not in said.stdout
     assert "epoch 1/2" not in said.stdout
-    assert "loss  accuracy  log-loss" in said.stdout
+    assert "loss  accuracy  balanced accuracy" in said.stdout
 
 
 @pytest.mark.parametrize(("losses", "word"), [("sln:gamma=5", "[0.0, 1.0]"), ("ce,ce", "ce is there twice")])

@@ -193,8 +193,9 @@ def _fit(
         if state.epoch and trial.evaluations and feed.dataset.validation is not None:
             line["validation"] = {"accuracy": (yield from _validate(state, feed.dataset.validation))}
         if state.epoch in measured_after and state.epoch not in {entry["epoch"] for entry in history}:
-            line["train"], line["test"], picture, made = yield from _measure(state, feed.dataset, chosen)
-            last = made if state.epoch == epochs else None
+            line["train"], line["test"], picture, last = yield from _measure(state, feed.dataset, chosen)
+            if state.epoch < epochs:
+                last = None  # so that its memory is free while the next epochs train
             history.append(dict(line))
             if state.epoch in pictured_after:
                 pictures = [*map(evaluate.compact, pictures), picture]
