@@ -146,6 +146,19 @@ def test_more_rows_or_seeds_that_would_tell(rows: bool) -> None:
     assert rival.gap / math.sqrt(variance) == pytest.approx(rival.critical + float(ndtri(0.8)))
 
 
+def test_more_seeds_on_further_folds_bring_more_rows_but_their_training_sets_overlap() -> None:
+    losses, folds = ["a"] * 3 + ["b"] * 3, [0, 1, 2] * 2
+    noise = Noise(np.eye(6) * 1e-4, 1e4, 300)
+    values = [0.82, 0.84, 0.83, 0.79, 0.79, 0.81]
+    (rival,) = decide(values, losses, noise, folds=folds, overlap=0.25).rivals.values()
+    assert rival.lasting == pytest.approx(rival.from_training * 0.5 / (2 / 3 + 0.5))
+    factor = rival.factor(rows=False)
+    error = rival.gap / (rival.critical + float(ndtri(0.8)))
+    shrinks = rival.from_rows + rival.from_training - rival.lasting
+    assert 1 < factor < rival.factor(rows=True)
+    assert math.sqrt(shrinks / factor + rival.lasting) == pytest.approx(error)
+
+
 def test_no_number_of_rows_overcomes_the_noise_of_training() -> None:
     (rival,) = decide([0.8, 0.9, 0.7, 0.85], ["a", "a", "b", "b"], no_noise(4)).rivals.values()
     assert rival.factor(rows=True) == math.inf

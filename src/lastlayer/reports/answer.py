@@ -19,6 +19,7 @@ from lastlayer.reports.summary import Group, Summary
 
 MOST_NAMED = 6  # losses that a sentence names; of more it names three
 MOST_COUNTED = 10_000  # test rows: errors of more rows are told in per cent
+MOST_FOLDS = 5  # seeds that test on rows that no other has tested
 MOST_ROWS, MOST_SEEDS = 10_000_000, 1000  # a larger number is no advice
 
 
@@ -106,6 +107,11 @@ class _Decided:
     problem: str = ""
     mean_rows: float = 0.0  # on which one run was tested
     reason: str = ""  # why this loss, if several are not shown to be worse
+
+    @property
+    def on_folds(self) -> bool:
+        """Whether each seed was tested on other rows."""
+        return self.decision is not None and self.mean_rows < self.decision.rows
 
     @property
     def one_seed(self) -> bool:
@@ -246,7 +252,7 @@ def _why(decided: _Decided) -> list[str]:
         return sentences
     sentences.append(f"With 95 % confidence, {_difference(decided, best, other, rival)}.")
     if not found.is_sure:
-        sentences.append(_what_would_tell(found, rival, best, other))
+        sentences.append(_what_would_tell(decided, rival, best, other))
     return sentences
 
 
@@ -334,17 +340,19 @@ def _on_rows(decided: _Decided) -> str:
     kind = {"unknown classes": "rows of new classes", "rare": "test rows of rare classes"}.get(
         decided.goal.needs, "test rows"
     )
-    if decided.mean_rows < found.rows:
+    if decided.on_folds:
         return f", on {decided.mean_rows:,.0f} {kind} per seed ({found.rows:,} in all)"
     return f", on the same {found.rows:,} {kind}"
 
 
-def _what_would_tell(found: Decision, rival: Rival, best: str, other: str) -> str:
+def _what_would_tell(decided: _Decided, rival: Rival, best: str, other: str) -> str:
+    found = decided.decision
+    assert found is not None
     if rival.gap <= 0:
         return f"The means of {best} and {other} are equal, so no number of test rows or seeds would tell them apart."
     rows, seeds = found.rows * rival.factor(rows=True), found.seeds * rival.factor(rows=False)
     ways = [f"{_round(rows)} test rows"] if rows <= MOST_ROWS else []
-    ways += [f"{_round(seeds)} seeds per loss"] if seeds <= MOST_SEEDS else []
+    ways += [f"{_round(seeds)} seeds per loss"] if seeds <= (MOST_FOLDS if decided.on_folds else MOST_SEEDS) else []
     if not ways:
         return (
             "The difference is so small that neither more test rows nor more seeds alone would show it in practice; "

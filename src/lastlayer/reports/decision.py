@@ -64,6 +64,8 @@ class Rival:
         freedom: degrees of freedom.
         critical: how many standard errors the gap must exceed.
         from_rows, from_training: the two parts of the variance of the gap.
+        lasting: the part of `from_training` that more seeds do not reduce, because the training sets of folds overlap.
+            If there is one, each further seed tests on other rows.
     """
 
     gap: float
@@ -72,6 +74,7 @@ class Rival:
     critical: float
     from_rows: float
     from_training: float
+    lasting: float = 0.0
 
     @property
     def is_worse(self) -> bool:
@@ -93,8 +96,9 @@ class Rival:
         if self.gap <= 0:
             return math.inf
         allowed = (self.gap / (self.critical + float(ndtri(POWER)))) ** 2
-        shrinks, stays = (self.from_rows, self.from_training) if rows else (self.from_training, self.from_rows)
-        return max(1.0, shrinks / (allowed - stays)) if allowed > stays else math.inf
+        total = self.from_rows + self.from_training
+        stays = self.from_training if rows else self.lasting or self.from_rows
+        return max(1.0, (total - stays) / (allowed - stays)) if allowed > stays else math.inf
 
 
 @dataclass(frozen=True)
@@ -189,6 +193,7 @@ def decide(
             critical=critical_value(len(names) - 1, nu),
             from_rows=from_rows,
             from_training=share * training.variance,
+            lasting=2 * overlap * training.variance,
         )
     spread = math.sqrt(training.variance) if training.freedom else math.nan
     found = dict(zip(names, means.tolist(), strict=True))
