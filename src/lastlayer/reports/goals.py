@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from lastlayer._core.registry import nearest
+from lastlayer.tasks import is_skewed
 
 if TYPE_CHECKING:
     from lastlayer.data import Dataset
 
-SKEW = 3.0  # from a larger ratio of the largest to the smallest training class on, classes count as skewed
 RARE = 20  # a class with fewer training samples is rare
 
 # How the noise of the test set is found: from right and wrong rows, from rows of another loss, or from resamples.
@@ -53,9 +53,8 @@ class KnownData:
         If only the share p of the largest class is known, the smallest has (1 - p) / (K - 1) of the samples at most.
         """
         if self.counts:
-            return max(self.counts) > SKEW * min(self.counts)
-        p = self.largest
-        return p is not None and p * (classes - 1) > SKEW * (1 - p)
+            return is_skewed(self.counts)
+        return self.largest is not None and is_skewed([self.largest, (1 - self.largest) / (classes - 1)])
 
 
 @dataclass(frozen=True)

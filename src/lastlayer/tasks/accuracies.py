@@ -199,13 +199,13 @@ def by_frequency(per_class: Tensor, train_counts: Tensor | Sequence[int]) -> Lon
     )
 
 
-def is_skewed(train_counts: Tensor | Sequence[int]) -> bool:
+def is_skewed(train_counts: Tensor | Sequence[float]) -> bool:
     """Whether the largest class has more than three times the training samples of the smallest.
 
         max_k n_k > 3 min_k n_k
 
     Args:
-        train_counts: (K,) number of samples of each class in the training set.
+        train_counts: (K,) number of samples of each class in the training set, or its share.
 
     Paper: none, a rule of this library.
     Tests: tests/tasks/test_accuracies.py::test_classes_are_skewed_beyond_a_factor_of_three
