@@ -161,7 +161,7 @@ def test_a_mean_of_ones_own_is_not_replaced_by_that_of_cross_entropy() -> None:
     labels = torch.randint(num_classes, (samples,), generator=generator)
     each = torch.rand(num_classes, generator=generator)
     assert choose(samples, 2, num_classes, "ce").path == "rows"
-    for module in (Mean(), Weighted(weight=each), losses.wrap.as_loss(torch.nn.MultiMarginLoss(weight=each))):
+    for module in (Mean(), Weighted(weight=each), torch.nn.MultiMarginLoss(weight=each)):
         found = choose(samples, 2, num_classes, module)
         assert found.path == "dense"
         assert "does not say how the losses of some samples add up" in found.why
@@ -177,3 +177,20 @@ def test_a_loss_of_ones_own_that_says_how_it_adds_up_is_taken_by_rows() -> None:
     assert choose(4100, 2, 4096, InPieces()).path == "rows"
     for module in (InPieces(), InPieces(weight=torch.arange(1.0, K + 1).double(), ignore_index=1)):
         assert_same(linear_loss(*parts[:2], labels, module, plan=rows(2)), dense(module, parts, labels), parts)
+
+
+def test_any_callable_is_a_loss_and_a_module_learns() -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+
+        def forward(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(self.scale * logits, target)
+
+    parts, labels, module = [*layer()[:2], None], target("index"), Scaled()
+    for loss in (module, torch.nn.functional.cross_entropy, lambda z, y: z.gather(1, y[:, None]).square().mean()):
+        assert_same(linear_loss(*parts[:2], labels, loss), loss(parts[0] @ parts[1].T, labels), parts)
+    linear_loss(*parts[:2], labels, module).backward()
+    wanted = torch.autograd.grad(module(parts[0] @ parts[1].T, labels), module.scale)[0]
+    torch.testing.assert_close(module.scale.grad, wanted)

@@ -25,7 +25,7 @@ class OwnBatchLoss(losses.BatchCrossEntropyLoss):
         ({"group": object(), "loss": "focal"}, ValueError, "focal takes no weight sharded"),
         ({"loss": "kd"}, ValueError, "teacher"),
         ({"loss": "cee"}, ValueError, "did you mean"),
-        ({"loss": torch.nn.CrossEntropyLoss()}, TypeError, "lastlayer.losses"),
+        ({"loss": 3}, TypeError, r"a function of \(logits, target\), got 3"),
         ({"loss": losses.CrossEntropyLoss(num_classes=K + 1)}, ValueError, "num_classes"),
         ({"loss": losses.CrossEntropyLoss(temperature=-1.0), "plan": classes(3)}, ValueError, "temperature"),
         ({"loss": losses.MaxMarginLoss(margin=-1.0), "plan": rows(3)}, ValueError, "margin"),

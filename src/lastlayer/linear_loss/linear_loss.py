@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,7 +20,7 @@ from lastlayer.linear_loss.plan import SMALL, Plan, called, class_of, refuse_tea
 from lastlayer.linear_loss.plan import plan as choose
 from lastlayer.linear_loss.products import autocast_dtype, in_full_precision
 from lastlayer.linear_loss.rows import by_kernels, by_rows, takes
-from lastlayer.losses import Loss, Target, available, create, entry
+from lastlayer.losses import Loss, Target, as_loss, available, create, entry
 from lastlayer.losses.target import pair_from_list
 
 
@@ -26,7 +28,7 @@ def linear_loss(
     features: Tensor,
     weight: Tensor,
     target: Target,
-    loss: Loss | str,
+    loss: Loss | str | Callable[..., Tensor],
     bias: Tensor | None = None,
     *,
     normalized: bool = False,
@@ -46,7 +48,7 @@ def linear_loss(
         features: H, (N, d).
         weight: W, (K, d), in the dtype of the features.
         target: class indices (N,), class probabilities (N, K), or a mixed pair (y_a, y_b, lam).
-        loss: a Module of `lastlayer.losses`, or a name for `create`.
+        loss: a loss, a name for `create`, or any callable of (logits, target), such as a Module of `torch.nn`.
         bias: b, (K,).
         normalized: whether features and weight enter by their directions.
         scale: factor of the cosines, a number or a tensor, which gets its gradient. Only with `normalized`.
@@ -86,7 +88,8 @@ def linear_loss(
         >>> torch.allclose(linear_loss(H, W, y, "sln", plan=by_rows), losses.soft_logit_norm(H @ W.T, y), atol=1e-5)
         True
     """
-    module = create(loss) if isinstance(loss, str) else loss
+    module = create(loss) if isinstance(loss, str) else as_loss(loss)
+    loss = loss if isinstance(loss, str) else module
     refuse_teachers(loss)
     if plan is not None and not isinstance(plan, Plan):
         raise TypeError(f"plan must be a Plan or None, got {type(plan).__name__}")

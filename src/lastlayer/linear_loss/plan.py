@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lastlayer.linear_loss.kernels import has_row_loss, is_hinge
 from lastlayer.linear_loss.products import WIDTH, padded
-from lastlayer.losses import Loss, entry
+from lastlayer.losses import Loss, as_loss, entry
 from lastlayer.losses.forms import DrawnForm, SquaresForm
 
 Path = Literal["dense", "rows", "classes"]
@@ -53,7 +55,13 @@ class Plan:
 
 
 def plan(
-    N: int, d: int, K: int, loss: Loss | str, *, probabilities: bool = False, device: torch.device | str = "cpu"
+    N: int,
+    d: int,
+    K: int,
+    loss: Loss | str | Callable[..., Tensor],
+    *,
+    probabilities: bool = False,
+    device: torch.device | str = "cpu",
 ) -> Plan:
     """Choose how to compute a loss on a linear layer: all logits at once, chunks of rows, or tiles of classes.
 
@@ -83,7 +91,7 @@ def plan(
 
     Args:
         N, d, K: samples, width of the features, classes. N is at least 0, d and K at least 1.
-        loss: a loss Module or a name for `lastlayer.losses.create`.
+        loss: a loss, a name for `lastlayer.losses.create`, or any callable of (logits, target).
         probabilities: whether the target is class probabilities (N, K) rather than labels or a mixed pair.
         device: a torch device or its name.
 
@@ -103,6 +111,7 @@ def plan(
         if not isinstance(value, int | np.integer) or value < low:
             raise ValueError(f"{name} must be an integer of at least {low}, got {value!r}")
     N, d, K = int(N), int(d), int(K)
+    loss = loss if isinstance(loss, str) else as_loss(loss)
     kind = class_of(loss)
     refuse_teachers(loss)
     if not kind.in_pieces:
@@ -175,14 +184,7 @@ def tile(N: int, K: int, device: torch.device | str = "cpu") -> int:
 
 def class_of(loss: Loss | str) -> type[Loss]:
     """The class of a loss, given as a Module or by name."""
-    if isinstance(loss, str):
-        return entry(loss).module
-    if not isinstance(loss, Loss):
-        raise TypeError(
-            f"loss must be a Module of lastlayer.losses or a name for create, got {type(loss).__name__}: "
-            "losses.as_loss makes one of it"
-        )
-    return type(loss)
+    return entry(loss).module if isinstance(loss, str) else type(loss)
 
 
 def called(loss: Loss | str) -> str:

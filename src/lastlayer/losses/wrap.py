@@ -16,7 +16,7 @@ def as_loss(loss: Any, num_classes: int | None = None) -> Loss:
 
     Args:
         loss: a `Loss`, which is returned unchanged, or any callable of (logits, target) that returns a scalar, such as
-            a function or a Module of `torch.nn`.
+            a function or a Module of `torch.nn`. What a Module learns stays its own.
         num_classes: the number of classes. None takes it from the logits of each call.
 
     Example:
@@ -28,7 +28,11 @@ def as_loss(loss: Any, num_classes: int | None = None) -> Loss:
         return loss
     if not callable(loss) or isinstance(loss, type):
         raise TypeError(f"loss must be a lastlayer loss, a loss Module or a function of (logits, target), got {loss!r}")
-    return _of_module(loss)(num_classes) if isinstance(loss, nn.Module) else class_of(loss)(num_classes)
+    if not isinstance(loss, nn.Module):
+        return class_of(loss)(num_classes)
+    made = _of_module(loss)(num_classes)
+    made.module = loss
+    return made
 
 
 @functools.cache
