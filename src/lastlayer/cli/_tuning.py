@@ -199,7 +199,9 @@ def _estimate(settings: Sequence[Trial], placement: Placement, dataset: Dataset,
     untaught = next((trial for trial in settings if trial.teacher is None), settings[0])
     try:
         torch.set_num_threads(max(1, threads // together))
-        each = training_seconds(untaught, dataset, device)
+        each = training_seconds(untaught, dataset, device, placement.trust)
+    except Exception:  # a trial that cannot train says so itself, in its run folder
+        each = 0.0
     finally:
         torch.set_num_threads(threads)
     return each * TRAININGS * len(settings) / together

@@ -6,6 +6,7 @@ Tests: tests/training/test_machine.py.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import subprocess
@@ -30,7 +31,7 @@ def describe_machine(device: torch.device | str = "cpu") -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": numpy.__version__,
         "lastlayer": lastlayer.__version__,
-        "git": git_state(),
+        "git": _git_of_process(os.environ.get("LASTLAYER_COMMIT")),
     }
 
 
@@ -63,6 +64,12 @@ def git_state() -> str | None:
         return _git("rev-parse", "HEAD") + ("+changes" if _git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+@functools.cache
+def _git_of_process(named: str | None) -> str | None:
+    """`git_state`, asked once: the code that runs is that of the start, and short trainings would wait for git."""
+    return git_state()
 
 
 def _git(*command: str) -> str:

@@ -19,14 +19,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from lastlayer.data import Dataset
-from lastlayer.training.engine.step import step
-from lastlayer.training.fit import begin
+from lastlayer.training.build import build, own_modules
+from lastlayer.training.engine.step import loss_of
+from lastlayer.training.facts import Facts
 from lastlayer.training.load import load
 from lastlayer.training.trial import Optimiser, Trial
 
@@ -161,27 +162,42 @@ def too_small(trial: Trial, rows: int) -> str:
     return ""
 
 
-def training_seconds(trial: Trial, dataset: Dataset, device: torch.device | str = "cpu") -> float:
-    """Roughly how long a training takes, without measuring: a few of its steps are timed.
+def training_seconds(
+    trial: Trial, dataset: Dataset, device: torch.device | str = "cpu", trust: Collection[str] = ()
+) -> float:
+    """Roughly how long a training takes, without measuring: loss and gradients of one batch are timed a few times.
+
+    No optimiser is made for this. In a new process it would import torch's compiler, which takes longer than the rest.
 
     Args:
         trial: resolved.
         dataset: its data.
         device: where it would train.
+        trust: modules that the run of the teacher may name. Those that the trial itself names are trusted.
     """
-    teacher = None if trial.teacher is None else load(trial.teacher).network
-    state, feed = begin(trial, dataset, device, teacher)
-    feed.begin_epoch(state.begin_epoch())
+    with torch.random.fork_rng(devices=[]):
+        network, loss = build(trial, Facts.of(dataset))
+        network, loss = network.to(device), loss.to(device)
+    batch = torch.arange(min(trial.batch_size, len(dataset.train)))
+    inputs, target = (part[batch].to(device) for part in (dataset.train.inputs, dataset.train.target))
+    teacher = (
+        None if trial.teacher is None else load(trial.teacher, trust=[*own_modules(trial), *trust]).network.to(device)
+    )
     fastest = math.inf
-    for _ in range(min(4, state.steps_per_epoch)):
+    for _ in range(4):
         began = time.perf_counter()
-        step(state, feed)
-        if state.device.type == "cuda":
-            torch.cuda.synchronize(state.device)
+        taught = None
+        if teacher is not None:
+            features = teacher.backbone(teacher.normalize(inputs))
+            taught = teacher.head(features).detach(), features.detach()
+        value, _ = loss_of(network.head, loss, network.backbone(network.normalize(inputs)), target, taught)
+        value.backward()  # type: ignore[no-untyped-call]
+        if value.is_cuda:
+            torch.cuda.synchronize(value.device)
         fastest = min(fastest, time.perf_counter() - began)
         if fastest > 1:  # the first step is slower than the others, but here that hardly counts
             break
-    return state.steps * fastest
+    return trial.schedule.epochs * max(1, len(dataset.train) // len(batch)) * fastest
 
 
 def _candidate(trial: Trial, epochs: int, holdout: float) -> Trial:
