@@ -36,6 +36,8 @@ from lastlayer.training.trial import Trial
 
 NOTHING: Mapping[str, Any] = {"epoch": -1, "history": (), "snapshots": (), "seconds": 0.0}  # what a new run begins with
 
+CANDIDATE_SECONDS = 5.0  # a candidate that is younger is trained anew rather than resumed
+
 Prepare = Callable[[State, Feed], Step]
 
 
@@ -99,8 +101,9 @@ def fit(
             return result
         if folder is not None:
             folder.start(trial.to_dict())
+        patience = 0.0 if trial.evaluations else CANDIDATE_SECONDS
         try:
-            with make_logger(tensorboard, trial) as log, Saver(folder, torch.device(device)) as saver:
+            with make_logger(tensorboard, trial) as log, Saver(folder, torch.device(device), patience) as saver:
                 given = load_data(trial.data, data_root) if dataset is None else dataset
                 state, feed = begin(trial, given, device, _load_teacher(trial, runs, trust), ranks)
                 if saved is None and folder is not None:

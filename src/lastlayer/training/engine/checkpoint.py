@@ -39,13 +39,16 @@ class Saver:
     Args:
         folder: of the run; None writes nothing.
         device: where it trains.
+        patience: seconds before the first checkpoint is due.
     """
 
-    def __init__(self, folder: RunFolder | None, device: torch.device) -> None:
+    def __init__(self, folder: RunFolder | None, device: torch.device, patience: float = 0.0) -> None:
         self.folder = folder
         self._writer = ThreadPoolExecutor(1, "checkpoint") if device.type == "cuda" and folder is not None else None
         self._writing: deque[Future[None]] = deque()
-        self._next = 0.0  # when a checkpoint may be written again; infinite while one is being written
+        self._next = (
+            time.monotonic() + patience
+        )  # when a checkpoint may be written again; infinite while one is being written
 
     def __enter__(self) -> Saver:
         return self
