@@ -140,6 +140,18 @@ def test_forward_reset_pickle_and_collections():
     assert collection.compute()["single"].auprc > 0.5
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_counts_are_integers_in_every_dtype(dtype):
+    logits, target = torch.randn(20, 3), torch.arange(20) % 3
+    single, opened = SingleLogitMetrics(3), OpenSetMetrics(3)
+    for metric in (single, opened):
+        metric.set_dtype(dtype)
+        metric.update(logits, target)
+    opened.update(-logits)
+    assert single.compute().auprc == pytest.approx(float(single_logit(logits, target).auprc), abs=1e-9)
+    assert opened.compute().auroc == pytest.approx(float(open_set(logits, target, -logits).auroc), abs=1e-9)
+
+
 def test_faults_are_told_in_compute():
     metric = SingleLogitMetrics(2)
     metric.update(torch.tensor([[math.nan, 0.0]]), torch.tensor([0]))

@@ -72,6 +72,10 @@ class _Histograms(Metric):
         """Whether there are samples, including those from a state_dict or a merge."""
         return bool(super().update_called or any(getattr(self, name).any() for name in self._defaults))
 
+    def set_dtype(self, dst_type: str | torch.dtype) -> "_Histograms":
+        """Does nothing: counts are integers in every dtype."""
+        return self
+
     def _check(self, logits: Tensor) -> Tensor:
         logits = check_matrix(logits, "logits", empty=True)
         if logits.shape[1] != self.num_classes:
