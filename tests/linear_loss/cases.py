@@ -134,6 +134,17 @@ def assert_same(value: Tensor, expected: Tensor, parts: list[Tensor | None], **t
         torch.testing.assert_close(found, wanted, **tolerance, equal_nan=True)
 
 
+def is_dense(value: Tensor, leaf: Tensor) -> bool:
+    """Whether a value was computed from the whole logits. Only then a gradient has a graph of its own."""
+    try:
+        torch.autograd.grad(value, leaf, torch.ones_like(value), create_graph=True)
+    except RuntimeError as error:
+        if "no second derivatives" in str(error):
+            return False
+        raise
+    return True
+
+
 def peak(step: Callable[[], None]) -> int:
     """Most bytes held at once during a step."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:

@@ -27,16 +27,14 @@ from tests.linear_loss.cases import (
     target,
 )
 
+pytestmark = pytest.mark.usefixtures("compiles", "no_triton")
+
 
 @pytest.fixture
-def compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "BACKEND", "aot_eager")
-    monkeypatch.setattr(kernels, "_compiled", {})
-    monkeypatch.setattr(kernels, "pays", lambda tensor: True)
-    monkeypatch.setattr(kernels, "row_kernels", lambda *_: None)  # no Triton
+def no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "row_kernels", lambda *_: None)
 
 
-@pytest.mark.usefixtures("compiles")
 @pytest.mark.parametrize("name", PER_SAMPLE + BATCH)
 def test_compiled_row_functions_equal_dense(name: str) -> None:
     for kind, reduction in itertools.product(["index", "pairs", "probabilities"], ["mean", "none"]):
@@ -51,7 +49,6 @@ def test_compiled_row_functions_equal_dense(name: str) -> None:
             assert_same(found, dense(module, parts, labels), parts, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.usefixtures("compiles")
 def test_a_mixed_pair_of_another_number_is_not_compiled_again() -> None:
     parts = layer()
     for lam in (0.3, 0.6, 0.1):
@@ -62,7 +59,6 @@ def test_a_mixed_pair_of_another_number_is_not_compiled_again() -> None:
     assert not torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
-@pytest.mark.usefixtures("compiles")
 def test_layers_of_all_sorts_are_compiled() -> None:
     """torch.compile makes at most eight versions of one function, for one row and for several."""
     for k, dtype, kind, n in itertools.product([2, 5], [torch.float32, torch.bfloat16], ["index", "pair"], [1, 4]):
@@ -73,7 +69,6 @@ def test_layers_of_all_sorts_are_compiled() -> None:
         torch.testing.assert_close(found, dense(make("ce", k), [*parts[:2], None], labels), rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.usefixtures("compiles")
 @pytest.mark.parametrize("name", ["ce", "batch-ce"])
 def test_where_compiling_fails_eager_code_goes_on_and_says_so_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any, **__: Any) -> Any:
@@ -92,7 +87,6 @@ def test_where_compiling_fails_eager_code_goes_on_and_says_so_once(name: str, mo
         assert_same(linear_loss(*parts[:2], labels, name, parts[2], plan=rows(4)), expected, parts)
 
 
-@pytest.mark.usefixtures("compiles")
 def test_what_is_not_computed_in_place_goes_by_smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """GPU chunks are sized for work in place. Without gradients, with numbers to learn or ties they are smaller."""
     monkeypatch.setitem(plan.__globals__, "CHUNK", 3 * K)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastlayer.linear_loss import Plan, batch, linear_loss, products
+from lastlayer.linear_loss import Plan, linear_loss, products
 from lastlayer.linear_loss.layer import Layer
 from lastlayer.linear_loss.plan import tile
 from lastlayer.linear_loss.products import WIDTH, input_gradient, padded, pieces, put_product
@@ -20,15 +19,6 @@ N, D = 13, 6
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 every_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 every_width = pytest.mark.parametrize("K", [1, 5, 8, 16, 17, 23])
-
-
-@pytest.fixture
-def split() -> Iterator[None]:
-    """Products in pieces at any size."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "SPLIT_PAYS", 0)
-        patch.setattr(batch, "MANY", 0)
-        yield
 
 
 @given(n=st.integers(0, 2**14), d=st.integers(1, 2**12), K=st.integers(1, 2**21))

@@ -6,8 +6,7 @@ By Triton's interpreter where there is no GPU. The numbers themselves: test_kern
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -20,8 +19,9 @@ from lastlayer.linear_loss import Plan, kernels, linear_loss
 from lastlayer.linear_loss import plan as choose
 from lastlayer.linear_loss import rows as by_rows
 from lastlayer.linear_loss.kernels import labels as label_kernels
+from lastlayer.linear_loss.kernels import large_margin
 from lastlayer.linear_loss.kernels import rows as row_kernels
-from tests.linear_loss.cases import BY_KERNELS, DEVICE, PLANS, dense, every_plan, make, on_device
+from tests.linear_loss.cases import BY_KERNELS, DEVICE, PLANS, dense, every_plan, is_dense, make, on_device
 
 K = 7
 pytestmark = BY_KERNELS
@@ -129,11 +129,9 @@ def test_code_under_torch_compile_leaves_the_kernels_alone(name: str, normalized
     torch.testing.assert_close(torch.autograd.grad(value, [h, w]), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_few_logits_that_the_kernels_do_not_take_are_dense(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_logits_that_the_kernels_do_not_take_are_dense(planned: Callable[[Plan], Any]) -> None:
     """A plan of rows counts on kernels, but they have no mixed pairs, no float64 and no learnable class weights."""
-    module = sys.modules["lastlayer.linear_loss.linear_loss"]  # its name is that of the function
-    monkeypatch.setattr(module, "choose", lambda *_, **__: PLANS[0])
-    monkeypatch.setattr(module, "by_rows", lambda *_: pytest.fail("not dense"))
+    planned(PLANS[0])
     (h, w, _), labels = on_device()
     class_weight = torch.nn.Parameter(torch.linspace(0.5, 2.0, K, device=DEVICE))
     learnable = losses.FocalLoss(weight=class_weight)
@@ -144,20 +142,20 @@ def test_few_logits_that_the_kernels_do_not_take_are_dense(monkeypatch: pytest.M
     ):
         value = linear_loss(h.to(dtype), w.to(dtype), given, loss)
         torch.testing.assert_close(value, loss(h.to(dtype) @ w.to(dtype).T, given))
+        assert is_dense(value, h)
     (wanted,) = torch.autograd.grad(learnable(h @ w.T, labels), class_weight)
     torch.testing.assert_close(torch.autograd.grad(value, class_weight)[0], wanted)
 
 
 def test_few_logits_under_autocast_are_dense_where_the_kernels_do_not_take_its_dtype(
-    monkeypatch: pytest.MonkeyPatch,
+    planned: Callable[[Plan], Any],
 ) -> None:
-    module = sys.modules["lastlayer.linear_loss.linear_loss"]
-    monkeypatch.setattr(module, "choose", lambda *_, **__: PLANS[1])
-    monkeypatch.setattr(module, "by_rows", lambda *_: pytest.fail("not dense"))
+    planned(PLANS[1])
     (h, w, _), labels = on_device()
     with torch.autocast(DEVICE, torch.float16):
         value = linear_loss(h, w, labels, "batch-ce")
         torch.testing.assert_close(value, losses.batch_cross_entropy(torch.nn.functional.linear(h, w), labels))
+    assert is_dense(value, h)
 
 
 @every_plan
@@ -198,26 +196,31 @@ def test_a_loss_of_the_users_own_with_a_name_of_ours() -> None:
         torch.testing.assert_close(value, losses.mse(parts[0] @ parts[1].T + parts[2], labels))
 
 
+@pytest.fixture
+def short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of K logits are too short for kernels that take one row per program."""
+    monkeypatch.setattr(kernels, "ONE_ROW", K + 1)
+
+
 @every_plan
 @pytest.mark.parametrize("name", ["ce", "max-margin", "batch-ce", "batch-max-margin", "large-margin"])
+@pytest.mark.usefixtures("compiles", "short_rows")
 def test_rows_of_few_classes_are_not_for_kernels(name: str, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "ONE_ROW", K + 1)
     monkeypatch.setitem(choose.__globals__, "NARROW", K + 1)
-    monkeypatch.setattr(kernels, "BACKEND", "eager")
-    for kernel in ("sums", "best"):
-        monkeypatch.setattr(row_kernels, kernel, lambda *_: pytest.fail("by kernels"))
-    monkeypatch.setattr(label_kernels, "put_gradient", lambda *_: pytest.fail("by kernels"))
     parts, labels = on_device()
     parts = [*parts[:2], None]
     module = make(name, K).to(DEVICE)
+    assert not by_rows.takes(labels, module, parts[0], K, len(labels))
+    assert not large_margin.takes_angles(labels, module, parts[0], K)
+    assert kernels.row_kernels(parts[0], K) is None
     value, expected = linear_loss(*parts[:2], labels, module, plan=plan), dense(module, parts, labels)
     torch.testing.assert_close(value, expected)
     found, wanted = (torch.autograd.grad(v, parts[:2]) for v in (value, expected))
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_label_kernels_take_rows_too_short_for_those_of_one_row_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "ONE_ROW", K + 1)
+@pytest.mark.usefixtures("short_rows")
+def test_label_kernels_take_rows_too_short_for_those_of_one_row_a_program() -> None:
     parts, labels = on_device()
     taken = [by_rows.takes(labels, make(name, K), parts[0], K, len(labels)) for name in ("ce", "batch-ce")]
     assert taken == [True, True]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,10 +11,10 @@ import torch
 pytest.importorskip("triton")
 
 from lastlayer import losses
-from lastlayer.linear_loss import Plan, linear_loss, rows
+from lastlayer.linear_loss import Plan, linear_loss
 from lastlayer.linear_loss import layer as layers
 from lastlayer.linear_loss.kernels import large_margin
-from tests.linear_loss.cases import BY_KERNELS, DEVICE, PLANS, every_plan, gradients, layer, on_device, target
+from tests.linear_loss.cases import BY_KERNELS, DEVICE, PLANS, every_plan, gradients, is_dense, layer, on_device, target
 
 N, D, K = 6, 5, 7
 pytestmark = BY_KERNELS
@@ -26,9 +26,8 @@ pytestmark = BY_KERNELS
 @pytest.mark.parametrize(
     "options", [{"margin": 1}, {"margin": 4, "lam": 0.5}, {"margin": 2, "weighted": True}], ids=str
 )
-def test_values_and_gradients(options: dict[str, Any], reduction: str, kind: str, size: int, monkeypatch: Any) -> None:
+def test_values_and_gradients(options: dict[str, Any], reduction: str, kind: str, size: int) -> None:
     """Against float64 on all logits, with a zero feature and a zero class. A second call gives the same."""
-    monkeypatch.setattr(rows.RowChunks, "forward", lambda *_: pytest.fail("not by kernels"))
     weight = {"class_weight": torch.linspace(0.5, 2.0, K)} if options.get("weighted") else {}
     plain = {name: value for name, value in options.items() if name != "weighted"}
     module = losses.LargeMarginLoss(**plain, **weight, reduction=reduction)
@@ -39,7 +38,8 @@ def test_values_and_gradients(options: dict[str, Any], reduction: str, kind: str
     labels = target(kind, N, K, ignore=True)
     there = labels.to(DEVICE) if kind == "index" else tuple(p.to(DEVICE) if torch.is_tensor(p) else p for p in labels)
     expected = module(*exact, labels)
-    value = linear_loss(*parts, there, module.to(DEVICE), plan=Plan("rows", "test", rows=size))
+    assert large_margin.takes_angles(there, module.to(DEVICE), parts[0], K)
+    value = linear_loss(*parts, there, module, plan=Plan("rows", "test", rows=size))
     torch.testing.assert_close(value.double().cpu(), expected, rtol=1e-5, atol=1e-5)
     wanted = gradients(expected, exact)
     upstream = torch.linspace(-1.0, 2.0, N) if reduction == "none" else torch.tensor(1.7)
@@ -130,11 +130,8 @@ def test_rows_of_a_half_precision_gradient_begin_a_width(plan: Plan, monkeypatch
     assert set(strides) == {(8, 1)}
 
 
-def test_few_logits_follow_the_plan_but_where_a_gradient_would_be_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["lastlayer.linear_loss.linear_loss"]  # its name is that of the function
-    monkeypatch.setattr(module, "choose", lambda *_, **__: PLANS[0])
-    by_rows, asked = module.by_rows, []
-    monkeypatch.setattr(module, "by_rows", lambda *given: (asked.append(given), by_rows(*given))[1])
+def test_few_logits_follow_the_plan_but_where_a_gradient_would_be_lacking(planned: Callable[[Plan], Any]) -> None:
+    planned(PLANS[0])
     (h, w, _), labels = on_device()
     class_weight = torch.nn.Parameter(torch.linspace(0.5, 2.0, K, device=DEVICE))
     share = torch.full((N,), 0.3, device=DEVICE, requires_grad=True)
@@ -146,9 +143,9 @@ def test_few_logits_follow_the_plan_but_where_a_gradient_would_be_lacking(monkey
         (None, (labels, labels.flip(0), share), False),
         (None, torch.eye(K, device=DEVICE)[labels], False),
     ):
-        asked.clear()
         loss = losses.LargeMarginLoss(class_weight=weight)
-        torch.testing.assert_close(linear_loss(h, w, given, loss), loss(h, w, given))
-        assert len(asked) == taken
+        value = linear_loss(h, w, given, loss)
+        torch.testing.assert_close(value, loss(h, w, given))
+        assert is_dense(value, h) is not taken
     with pytest.raises(TypeError, match="target"):
         linear_loss(h, w, labels.tolist(), "large-margin")

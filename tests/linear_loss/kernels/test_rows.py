@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from lastlayer.linear_loss import Plan, kernels, linear_loss, plan, products
 from lastlayer.linear_loss.kernels import coupled
 from lastlayer.linear_loss.kernels import labels as label_kernels
 from lastlayer.linear_loss.kernels import rows as row_kernels
+from lastlayer.linear_loss.rows import takes
 from tests.linear_loss.cases import BY_KERNELS, DEVICE, assert_same, dense, gradients, layer, make, target
 
 N, D, K = 11, 5, 37
@@ -46,7 +46,6 @@ MODULES: dict[str, Callable[..., losses.Loss]] = {
 @pytest.mark.parametrize("name", MODULES)
 def test_equal_dense(name: str, size: int, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label_kernels, "TILE", tile)  # 16 columns of a row at a time
-    monkeypatch.setattr(kernels, "losses_and_gradient", lambda loss: pytest.fail("not by kernels"))
     for reduction, weighted, biased in (("mean", False, True), ("none", True, False)):
         if weighted and name == "ls":
             continue
@@ -60,6 +59,7 @@ def test_equal_dense(name: str, size: int, tile: int, monkeypatch: pytest.Monkey
         wanted = gradients(expected, exact)
         parts = single(exact)
         module = MODULES[name](**common).to(DEVICE)
+        assert takes(labels.to(DEVICE), module, parts[0], K, size)
         plan = Plan("rows", "test", rows=size)
         value = linear_loss(parts[0], parts[1], labels.to(DEVICE), module, parts[2], plan=plan)
         torch.testing.assert_close(value.double().cpu(), expected, rtol=1e-5, atol=1e-5)
@@ -209,15 +209,15 @@ def test_a_lead_of_the_margin_exactly_is_enough(name: str, plan: Plan) -> None:
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("name", ["batch-ce", "batch-max-margin"])
 def test_batch_losses_of_one_chunk_go_over_the_rows_in_blocks(name: str, ties: bool, monkeypatch: Any) -> None:
-    """No other code is called. The last block is longer than the rows that are left."""
+    """The last block is longer than the rows that are left."""
     monkeypatch.setattr(coupled, "BLOCK", 4)
-    monkeypatch.setattr(sys.modules[linear_loss.__module__], "by_rows", lambda *_: pytest.fail("not by kernels"))
     exact = layer(N, D, K)
     if ties:
         exact = [p.detach().round().requires_grad_() for p in exact]
     labels = target("index", N, K)
     expected = dense(make(name, K), exact, labels)
     parts = single(exact)
+    assert takes(labels.to(DEVICE), make(name, K), parts[0], K, N)
     value = linear_loss(*parts[:2], labels.to(DEVICE), name, parts[2], plan=Plan("rows", "test", rows=N))
     torch.testing.assert_close(value.double().cpu(), expected, rtol=1e-5, atol=1e-6)
     for a, b in zip(gradients_on(value, parts), gradients(expected, exact), strict=True):
@@ -280,13 +280,12 @@ def test_float16_gradients_that_overflow_are_infinite() -> None:
     assert added.tolist() == [-torch.inf, torch.inf]
 
 
+@pytest.mark.usefixtures("compiles")
 def test_where_triton_fails_the_compiler_takes_over_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any) -> None:
         raise RuntimeError("no such GPU")
 
     monkeypatch.setattr(row_kernels, "times", failing)
-    monkeypatch.setattr(kernels, "BACKEND", "aot_eager")
-    monkeypatch.setattr(kernels, "_compiled", {})
     kernels._row_kernels_on.cache_clear()
     parts, labels = single(layer(N, D, K)), target("index", N, K).to(DEVICE)
     with pytest.warns(UserWarning, match="no such GPU"):
