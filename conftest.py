@@ -1,9 +1,13 @@
 """What every test shares."""
 
+import contextlib
 import math
 import os
 import random
 import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import hypothesis
 import numpy as np
@@ -59,10 +63,52 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session")
+def checkpoint_share() -> Callable[[float], AbstractContextManager[None]]:
+    """Sets for some time how much of the time checkpoints may take. Infinity: one after every epoch."""
+
+    @contextlib.contextmanager
+    def of(share: float) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("lastlayer.training.engine.checkpoint.SHARE", share)
+            yield
+
+    return of
+
+
 @pytest.fixture
-def checkpoint_after_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def checkpoint_after_every_epoch(checkpoint_share: Callable[[float], AbstractContextManager[None]]) -> Iterator[None]:
     """Write a checkpoint after every epoch, however long that takes."""
-    monkeypatch.setattr("lastlayer.training.engine.checkpoint.SHARE", math.inf)
+    with checkpoint_share(math.inf):
+        yield
+
+
+@pytest.fixture
+def failing_disk() -> Callable[..., AbstractContextManager[None]]:
+    """Makes every write end in an error for some time. By default it says that the disk is full."""
+
+    @contextlib.contextmanager
+    def failing(error: BaseException | None = None) -> Iterator[None]:
+        def fail(descriptor: int) -> None:
+            raise error or OSError(28, "No space left on device")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "fsync", fail)
+            yield
+
+    return failing
+
+
+@pytest.fixture
+def import_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test adds to the path of imports is taken away at its end."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.fixture
+def stream_data(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Makes data be streamed from now on, as if they did not fit on the device."""
+    return lambda: monkeypatch.setattr("lastlayer.training.engine.feed.fits", lambda *_: False)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

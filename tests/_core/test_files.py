@@ -1,12 +1,13 @@
 """Where files lie by the environment; atomic writes, checksums and locks."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,15 +62,10 @@ def test_an_edited_json_is_damaged(tmp_path: Path) -> None:
             read_json(path)
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, failing_disk: Callable[..., Any]) -> None:
     path = tmp_path / "a"
     write_atomically(path, b"old")
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"No space left on device: '.*a'"):
+    with failing_disk(), pytest.raises(OSError, match=r"No space left on device: '.*a'"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]

@@ -79,9 +79,15 @@ def test_the_files_say_the_same(tmp_path):
             assert row[name] == ("" if value is None else str(value))
 
 
-def test_logits_that_do_not_fit_are_left_out(tmp_path, monkeypatch):
+@pytest.fixture
+def free(request, monkeypatch):
+    """How many bytes of memory the machine says are free."""
+    monkeypatch.setattr(memory, "free_memory", lambda device: request.param)
+
+
+@pytest.mark.parametrize("free", [2**20], indirect=True)  # logits of 256 KB, and what is made of them
+def test_logits_that_do_not_fit_are_left_out(tmp_path, free, monkeypatch):
     monkeypatch.setattr(planning, "SMALL", 100)
-    monkeypatch.setattr(memory, "free_memory", lambda device: 2**20)  # logits of 256 KB, and what is made of them
     found, said = rows(tmp_path, "--samples", "64", "--classes", "1000", "--loss", "ce,kd")
     assert "64 x 1000 logits" in said
     assert "the dense peer are left out" in said
@@ -93,8 +99,8 @@ def test_logits_that_do_not_fit_are_left_out(tmp_path, monkeypatch):
     assert all(value is None for name, value in found["kd"].items() if name not in ("loss", "why"))
 
 
-def test_a_dense_path_that_does_not_fit_is_not_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "free_memory", lambda device: 1500)
+@pytest.mark.parametrize("free", [1500], indirect=True)
+def test_a_dense_path_that_does_not_fit_is_not_taken(tmp_path, free):
     found, _ = rows(tmp_path, "--loss", "ce")
     assert (found["ce"]["path"], found["ce"]["linear_milliseconds"]) == ("dense", None)
 

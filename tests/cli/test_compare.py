@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -130,8 +132,8 @@ class Plain:
 """
 
 
-def test_a_loss_of_ones_own_is_compared_and_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.path", [*sys.path])
+@pytest.mark.usefixtures("import_path")
+def test_a_loss_of_ones_own_is_compared_and_loaded() -> None:
     Path("own_losses.py").write_text(MY_LOSSES)
     losses = "ce,own_losses.rooted,own_losses.RootedLoss,own_losses.RootedLoss:power=0.9"
     code, said = lastlayer("compare", "--losses", losses, "--seeds", "1", *QUICK[:-2], "2", "--no-tune")
@@ -144,8 +146,8 @@ def test_a_loss_of_ones_own_is_compared_and_loaded(monkeypatch: pytest.MonkeyPat
     assert powers == {None, 0.5, 0.9}
 
 
-def test_runs_of_older_code_of_ones_own_are_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.path", [*sys.path])
+@pytest.mark.usefixtures("import_path")
+def test_runs_of_older_code_of_ones_own_are_told_as_such() -> None:
     Path("own.py").write_text(MY_LOSSES + "def net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 8))\n")
     Path("names.py").write_text("from own import RootedLoss\n")
 
@@ -173,6 +175,7 @@ def test_runs_of_older_code_of_ones_own_are_told_as_such(monkeypatch: pytest.Mon
     assert compare() == {}
 
 
+@pytest.mark.usefixtures("import_path")
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -183,7 +186,6 @@ def test_runs_of_older_code_of_ones_own_are_told_as_such(monkeypatch: pytest.Mon
     ],
 )
 def test_mistakes_in_naming_a_loss_of_ones_own(monkeypatch: pytest.MonkeyPatch, name: str, words: list[str]) -> None:
-    monkeypatch.setattr("sys.path", [*sys.path])
     monkeypatch.delitem(sys.modules, "other_losses", raising=False)
     Path("other_losses.py").write_text(MY_LOSSES)
     code, said = lastlayer("compare", "--losses", name, *QUICK)
@@ -191,12 +193,9 @@ def test_mistakes_in_naming_a_loss_of_ones_own(monkeypatch: pytest.MonkeyPatch, 
     assert all(word in said for word in words)
 
 
-def test_a_folder_that_cannot_be_written_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    code, said = lastlayer("compare", "--losses", "ce", "--seeds", "1", *QUICK)
+def test_a_folder_that_cannot_be_written_is_told_by_its_name(failing_disk: Callable[..., Any]) -> None:
+    with failing_disk():
+        code, said = lastlayer("compare", "--losses", "ce", "--seeds", "1", *QUICK)
     assert code == 2
     assert "--out runs: nothing can be written there (No space left on device); choose another" in said
 
@@ -389,7 +388,7 @@ def test_without_tensorboard_no_trial_fails(monkeypatch: pytest.MonkeyPatch) -> 
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on() -> None:
     """Also when it comes while the workers still import, where the system lets us see them."""
     command = [sys.executable, "-c", "from lastlayer.cli import main; main()"]
-    arguments = "compare --losses ce,sln --seeds 1 --epochs 400 --set evaluations=1 --workers 2"
+    arguments = "compare --losses ce,sln --seeds 1 --epochs 400 --set evaluations=1 --workers 2 --no-tune"
     process = subprocess.Popen(
         [*command, *arguments.split()], stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -251,14 +251,11 @@ def test_the_folder_of_the_page_must_exist(tmp_path):
     assert not result.stdout
 
 
-def test_a_page_that_cannot_be_written_is_named_and_leaves_what_was_there(tmp_path, monkeypatch):
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
+def test_a_page_that_cannot_be_written_is_named_and_leaves_what_was_there(tmp_path, failing_disk):
     page = tmp_path / "page.html"
     page.write_text("the one before")
-    monkeypatch.setattr("os.fsync", full)
-    made = run(save(tmp_path / "a.npz", arrays()), "--plot", page, code=2)
+    with failing_disk():
+        made = run(save(tmp_path / "a.npz", arrays()), "--plot", page, code=2)
     assert str(page) in made.stderr.replace("\n", "")
     assert page.read_text() == "the one before"
 

@@ -98,12 +98,9 @@ def test_a_folder_for_a_file_is_told_first(root, tmp_path, option):
     assert not made.output
 
 
-def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(root, monkeypatch):
-    def refuse(descriptor):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("os.fsync", refuse)
-    made = run(root)
+def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(root, failing_disk):
+    with failing_disk(PermissionError(13, "Permission denied")):
+        made = run(root)
     assert "Accuracy (tuning unknown): no difference shown" in made.output
     assert str(made.exception) == (
         f"there is no page: {root} cannot be written (Permission denied); name a file in another folder with --out"

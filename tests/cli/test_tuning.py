@@ -1,5 +1,7 @@
 """Tuning before a comparison: when it is done, what it leaves, and what becomes of losses that fail."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,22 +111,29 @@ def test_what_would_be_chance_is_not_tuned_and_that_is_said() -> None:
     assert "not tuned: the learning rate and the weight decay were given" in said
 
 
+@contextlib.contextmanager
+def no_time() -> Iterator[None]:
+    """Any tuning takes too long, as on a slow machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_tuning, "LONGEST", 0.0)
+        yield
+
+
 def test_what_would_take_long_is_not_tuned_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "LEAST_STEPS", 1)
-    monkeypatch.setattr(_tuning, "LONGEST", 0.0)
     command = ["compare", "--losses", "ce", "--seeds", "1", *SHORT]
-    code, said = lastlayer(*command)
+    with no_time():
+        code, said = lastlayer(*command)
     assert code == 0
     assert "not tuned: it would take about 1 minutes" in said
     assert "--tune does it all the same" in said
     assert not candidates()
-    monkeypatch.setattr(_tuning, "LONGEST", 1e9)  # a faster machine does not change what was begun
-    assert "not tuned: it would take about" in lastlayer(*command)[1]
+    assert "not tuned: it would take about" in lastlayer(*command)[1]  # time enough does not change what was begun
     assert not candidates()
     assert lastlayer(*command, "--tune")[0] == 0
     assert candidates()
-    monkeypatch.setattr(_tuning, "LONGEST", 0.0)
-    assert "tuned ce: lr" in lastlayer(*command)[1]
+    with no_time():
+        assert "tuned ce: lr" in lastlayer(*command)[1]
 
 
 def test_a_loss_that_fails_in_tuning_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,6 +213,7 @@ def test_tokens_reach_the_encoder_with_mask_and_segments() -> None:
     assert "token_type_ids" not in recorder.given
 
 
+@pytest.mark.usefixtures("import_path")
 def test_a_module_of_the_working_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model_of_mine.py").write_text(
         "from torch import nn\n"
@@ -221,7 +222,6 @@ def test_a_module_of_the_working_folder_is_found(tmp_path: Path, monkeypatch: py
     )
     (tmp_path / "model_of_theirs.py").write_text("1 / 0")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*sys.path])
     assert models.create("model_of_mine:net", (4,), width=5).num_features == 5
     models.check_external("model_of_mine:net")
     for name, options, words in (

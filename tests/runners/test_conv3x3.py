@@ -129,19 +129,15 @@ def test_refuses_a_cpu() -> None:
     assert conv3x3.replacement(models.create("resnet20", (3, 32, 32))) is None
 
 
-@pytest.mark.parametrize(("capability", "has_triton"), [((7, 5), True), ((9, 0), False)])
+@pytest.mark.parametrize(
+    ("capability", "has_triton", "capable"), [((9, 0), True, True), ((7, 5), True, False), ((9, 0), False, False)]
+)
 def test_refuses_old_gpus_and_a_missing_triton(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], has_triton: bool
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], has_triton: bool, capable: bool
 ) -> None:
-    def capable() -> bool:
-        return conv3x3.capable(torch.device("cuda"))
-
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
-    assert capable()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name if has_triton else None)
-    assert not capable()
+    assert conv3x3.capable(torch.device("cuda")) is capable
 
 
 def ours_in(network: nn.Module | None) -> int:

@@ -99,7 +99,7 @@ def test_a_step_that_is_tried_leaves_what_a_loss_remembers() -> None:
 
 @pytest.mark.parametrize("breaks", [False, True])
 def test_a_training_on_streamed_data_falls_from_compiled_to_eager_too(
-    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, breaks: bool
+    stream_data: Callable[[], None], recwarn: pytest.WarningsRecorder, breaks: bool
 ) -> None:
     deterministic: list[bool] = []
 
@@ -107,7 +107,7 @@ def test_a_training_on_streamed_data_falls_from_compiled_to_eager_too(
         deterministic.append(torch.backends.cudnn.deterministic)
         return broken() if breaks else extract(backbone, inputs)
 
-    monkeypatch.setattr("lastlayer.training.engine.feed.fits", lambda *_: False)
+    stream_data()
     (state, feed), (plain, its_feed) = (begin(TRIAL.resolved(), data.load("digits")) for _ in range(2))
     take_step = graph.accelerate(state, feed, compiled=compiled)
     assert len([one for one in recwarn if "does not run as compiled kernels" in str(one.message)]) == breaks

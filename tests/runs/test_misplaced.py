@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,14 +35,13 @@ def trial(loss: str) -> Trial:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory, checkpoint_share: Callable[[float], Any]) -> Path:
     """Runs of ce and mse, `done` and `cut` after three of four epochs, each in a folder named by its identity."""
     root = tmp_path_factory.mktemp("made")
     for loss in ("ce", "mse"):
         one = trial(loss)
         finish_fit(fit(one, root / "done" / one.identity))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("lastlayer.training.engine.checkpoint.SHARE", float("inf"))
+        with checkpoint_share(float("inf")):
             steps = fit(one, root / "cut" / one.identity)
             while next(steps).epoch < 3:
                 pass

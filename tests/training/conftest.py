@@ -1,11 +1,14 @@
-"""Embeddings of a few classes, far from standard, in two files."""
+"""Embeddings of a few classes, far from standard, in two files; and a limit of logits that a test can reach."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+
+from lastlayer.training import facts
 
 K, D = 5, 6
 
@@ -26,3 +29,9 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
         features, target = points(count, seed)
         save_file({"features": torch.from_numpy(features), "target": torch.from_numpy(target)}, path)
     return paths
+
+
+@pytest.fixture
+def largest_logits(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sets how many logits are held at once. That is a limit of memory, so a test needs a smaller one."""
+    return lambda most: monkeypatch.setattr(facts, "LARGEST_LOGITS", most)

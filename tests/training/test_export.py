@@ -203,20 +203,15 @@ def test_tokens_stay_integers(tmp_path):
 
 @needs_onnx
 def test_weights_beyond_what_an_onnx_file_holds_lie_beside_it_and_never_beside_another(
-    digits_run, digits_onnx, tmp_path, monkeypatch
+    digits_run, digits_onnx, tmp_path, monkeypatch, failing_disk
 ):
     out = Path(shutil.copytree(digits_onnx, tmp_path / "out"))
     first = RunFolder(digits_run).tensors("weights")["backbone.layers.0.weight"].numpy().tobytes()
 
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr(module, "ONNX_LIMIT", 5_000)
-        with monkeypatch.context() as disk:
-            disk.setattr("os.fsync", killed)
-            with pytest.raises(KeyboardInterrupt):
-                export(digits_run, out, ["onnx"])
+        with failing_disk(KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+            export(digits_run, out, ["onnx"])
         assert {path.name for path in out.iterdir()} == {
             "config.json",
             "lock",

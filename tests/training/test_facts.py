@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import torch
 
 from lastlayer import data
 from lastlayer.data import CorruptFileError
-from lastlayer.training import DataChoice, Facts, facts, load_data
+from lastlayer.training import DataChoice, Facts, load_data
 from lastlayer.training.facts import choose, load_features
 from tests.training.conftest import K, points
 
@@ -27,10 +26,9 @@ def test_facts_survive_json() -> None:
     assert (digits["dtype"], digits["in_shape"], digits["normalize"]["scale"]) == ("uint8", [1, 8, 8], 16.0)
 
 
-def test_published_open_sets_take_their_number_from_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_open_sets_take_their_number_from_the_seed() -> None:
     digits = dataclasses.replace(data.load("digits"), name="mnist")
-    monkeypatch.setattr(data, "load", lambda name, root, **options: digits)
-    opened = load_data(DataChoice("mnist", arpl=True, seed=2))
+    opened = choose(digits, DataChoice("mnist", arpl=True, seed=2))
     assert opened.class_names == tuple(digits.class_names[k] for k in (5, 8, 3, 2, 4, 6))  # the third list of ARPL
     assert opened.unknown is not None
     assert sorted(opened.unknown.target.unique().tolist()) == [0, 1, 7, 9]
@@ -67,22 +65,21 @@ def test_a_fold_of_data_with_a_test_set_of_its_own_is_refused(files):
         choose(load_features(*files), DataChoice("x", fold=2))
 
 
-def test_folds_read_the_data_set_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is read is counted where files and tables are read, below `data.load`."""
-    from lastlayer.data import loading
+def flowers() -> data.Dataset:
+    """A data set that counts how often it is read; found by its import path."""
+    READ.append("flowers")
+    return data.load("iris")
 
-    reads: list[Any] = []
-    builtin = loading._read  # private: to count what is read
 
-    def counted(name: Any, *rest: Any) -> data.Dataset:
-        reads.append(name)
-        return builtin(name, *rest)
+READ: list[str] = []
 
-    monkeypatch.setattr(loading, "_read", counted)
+
+def test_folds_read_the_data_set_once() -> None:
+    READ.clear()
     with data.reading_once():
-        for fold in range(7):
-            load_data(DataChoice("iris", fold=fold))
-    assert reads == ["iris"]
+        folds = [load_data(DataChoice(f"{__name__}:flowers", fold=fold)) for fold in range(5)]
+    assert READ == ["flowers"]
+    assert [len(fold.test) for fold in folds] == [30] * 5
 
 
 def test_features_keep_their_bits_and_are_standardised_on_the_way(files):
@@ -205,8 +202,8 @@ def test_damaged_files(tmp_path):
         load_features(tmp_path / "pickled.npz")
 
 
-def test_what_is_measured_in_part_is_noted(files, monkeypatch):
-    monkeypatch.setattr(facts, "LARGEST_LOGITS", 100 * K)
+def test_what_is_measured_in_part_is_noted(files, largest_logits):
+    largest_logits(100 * K)
     assert load_features(*files).notes == (
         "train: measured on 100 of 600 samples, an even share of each class; accuracy on all",
         "test: measured on 100 of 200 samples, an even share of each class; accuracy on all",

@@ -5,6 +5,7 @@ import functools
 import gc
 import math
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -129,13 +130,13 @@ def test_dropout_draws_from_the_trials_own_generator() -> None:
 
 
 def test_data_that_does_not_fit_on_the_device_trains_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stream_data: Callable[[], None]
 ) -> None:
     trial = dataclasses.replace(
         SMALL, data=DataChoice(holdout=0.1, long_tail=10.0, unknown=2), augmentation=Augmentation(crop=1)
     )
     finish_fit(fit(trial, tmp_path / "resident"))
-    monkeypatch.setattr("lastlayer.training.engine.feed.fits", lambda *_: False)
+    stream_data()
     finish_fit(fit(trial, tmp_path / "streamed"))
     one, other = weights(tmp_path / "resident"), weights(tmp_path / "streamed")
     assert all(torch.equal(one[key], other[key]) for key in one)

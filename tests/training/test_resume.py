@@ -4,8 +4,9 @@ import dataclasses
 import functools
 import math
 import shutil
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,22 +64,21 @@ def assert_same(one: Path, other: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory, checkpoint_share: Callable[[float], Any]) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("lastlayer.training.engine.checkpoint.SHARE", math.inf)  # a checkpoint after every epoch
+    with checkpoint_share(math.inf):
         finish_fit(fit(TRIAL, folder))
     return folder
 
 
 def test_epochs_after_the_last_checkpoint_are_trained_again_to_the_same_bits(
-    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, whole: Path, checkpoint_share: Callable[[float], Any]
 ) -> None:
-    monkeypatch.setattr("lastlayer.training.engine.checkpoint.SHARE", 1e-9)  # the first and the last alone
-    run = cut_after(TRIAL, tmp_path / "cut", 3)
-    assert [path.name for path in run.path.glob("checkpoint-*")] == ["checkpoint-0000.pt"]
-    assert [line["epoch"] for line in run.metrics()] == [0, 1, 2, 3]
-    finish_fit(fit(TRIAL, run.path))
+    with checkpoint_share(1e-9):  # the first and the last alone
+        run = cut_after(TRIAL, tmp_path / "cut", 3)
+        assert [path.name for path in run.path.glob("checkpoint-*")] == ["checkpoint-0000.pt"]
+        assert [line["epoch"] for line in run.metrics()] == [0, 1, 2, 3]
+        finish_fit(fit(TRIAL, run.path))
     assert_same(whole, run.path)
     assert [path.name for path in sorted(run.path.glob("checkpoint-*"))] == ["checkpoint-0001.pt", "checkpoint-0004.pt"]
 
@@ -150,16 +150,10 @@ def test_a_run_killed_before_its_first_checkpoint_counts_no_epoch_twice(tmp_path
     assert_same(whole, run.path)
 
 
-def test_a_full_disk_loses_nothing(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_loses_nothing(tmp_path: Path, whole: Path, failing_disk: Callable[..., Any]) -> None:
     run = cut_after(TRIAL, tmp_path / "cut", 2)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("os.fsync", full)
-        with pytest.raises(OSError, match="No space left on device"):
-            finish_fit(fit(TRIAL, run.path))
+    with failing_disk(), pytest.raises(OSError, match="No space left on device"):
+        finish_fit(fit(TRIAL, run.path))
     assert run.status == "interrupted"  # there was no room for a note of the failure either
     finish_fit(fit(TRIAL, run.path))
     assert_same(whole, run.path)
@@ -266,6 +260,7 @@ def test_one_class_is_no_classification(tmp_path: Path) -> None:
         finish_fit(fit(dataclasses.replace(TRIAL, data=DataChoice(str(tmp_path / "points.npz")))))
 
 
+@pytest.mark.usefixtures("import_path")
 def test_a_model_from_elsewhere_draws_the_same_however_it_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,7 +275,6 @@ def test_a_model_from_elsewhere_draws_the_same_however_it_draws(
         "        return torch.nn.functional.dropout(self.dense(x.flatten(1)), 0.5, self.training)\n"
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*sys.path])
     trial = dataclasses.replace(TRIAL, model=ModelChoice("model_that_draws:Net"))
     torch.manual_seed(1)
     finish_fit(fit(trial, tmp_path / "whole"))

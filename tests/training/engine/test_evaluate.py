@@ -1,6 +1,7 @@
 """A split whose logits would not fit is measured on an even share of each class, and its accuracy on all of it."""
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,14 +11,13 @@ from lastlayer import geometry, losses
 from lastlayer.data import Dataset, Normalize, Split
 from lastlayer.heads import BatchNormHead, LinearHead
 from lastlayer.models import create
-from lastlayer.training import facts
 from lastlayer.training.build import Network
 from lastlayer.training.engine import evaluate
 
 
 @pytest.fixture
-def many(monkeypatch: pytest.MonkeyPatch) -> tuple[Network, Dataset]:
-    monkeypatch.setattr(facts, "LARGEST_LOGITS", 4 * 100)
+def many(largest_logits: Callable[[int], None]) -> tuple[Network, Dataset]:
+    largest_logits(4 * 100)
     generator = torch.Generator().manual_seed(0)
     target = torch.arange(1030) % 4  # a stride of 10 would meet two of the four classes
     target[:400] = 0
@@ -53,10 +53,10 @@ def test_accuracy_is_that_of_all_samples(many: tuple[Network, Dataset]) -> None:
 
 @pytest.mark.parametrize("limit", [10**6, 100])
 def test_groups_of_frequent_and_rare_classes_where_the_training_set_is_skewed(
-    many: tuple[Network, Dataset], monkeypatch: pytest.MonkeyPatch, limit: int
+    many: tuple[Network, Dataset], largest_logits: Callable[[int], None], limit: int
 ) -> None:
     """Classes of 400 + 150 and of 160 samples: the largest has more than three times as many. The test set has 90."""
-    monkeypatch.setattr(facts, "LARGEST_LOGITS", limit)
+    largest_logits(limit)
     network, dataset = many
     rare = dataset.train.select(
         torch.cat([torch.arange(560), torch.arange(560, 1030)[dataset.train.target[560:] != 3]])

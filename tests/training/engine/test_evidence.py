@@ -1,6 +1,7 @@
 """What a run keeps of its test samples is what a second look at its network finds."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,9 @@ from torch import Tensor
 
 from lastlayer import data, losses
 from lastlayer.runs import RunFolder
-from lastlayer.training import Trial, facts, finish_fit, fit, load
-from lastlayer.training.engine import evidence as kept_by
+from lastlayer.training import Trial, finish_fit, fit, load
 from lastlayer.training.engine.evaluate import Outputs
-from lastlayer.training.engine.evidence import evidence, log_loss, logit_histograms
+from lastlayer.training.engine.evidence import MOST_ROWS, evidence, log_loss, logit_histograms
 
 CE = losses.create("ce")
 
@@ -92,9 +92,10 @@ def test_an_older_run_says_that_it_has_no_rows(tmp_path: Path) -> None:
         run.tensors("rows")
 
 
-def test_of_a_split_measured_in_part_every_decision_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit is one of memory, so a test sets a smaller one."""
-    monkeypatch.setattr(facts, "LARGEST_LOGITS", 10 * 100)
+def test_of_a_split_measured_in_part_every_decision_is_kept(
+    tmp_path: Path, largest_logits: Callable[[int], None]
+) -> None:
+    largest_logits(10 * 100)
     trial = Trial().with_settings({"schedule.epochs": 1, "evaluations": 1})
     result = finish_fit(fit(trial, tmp_path / "run"))
     kept, test = RunFolder(tmp_path / "run").tensors("rows"), data.load("digits").test
@@ -153,14 +154,11 @@ def test_draws_are_the_measure_on_equal_resamples_of_all_runs() -> None:
     assert one.mean().item() == pytest.approx(sum(exact) / 3, abs=3 * one.std().item() / 5)
 
 
-def test_many_rows_are_thinned_and_vary_as_all_of_them_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of rows is a limit of time, so a test sets a smaller one."""
-    made = outputs(2000, 3)
-    whole = evidence(CE, made)
-    monkeypatch.setattr(kept_by, "MOST_ROWS", 400)
-    thinned = evidence(CE, made)
+def test_many_rows_are_thinned_and_vary_as_all_of_them_do() -> None:
+    """Four times as many rows as are drawn from vary half as much as these."""
+    whole, thinned = evidence(CE, outputs(MOST_ROWS, 3)), evidence(CE, outputs(4 * MOST_ROWS, 3))
     for name in ("draw.auprc", "draw.ece"):
-        assert thinned[name].std().item() == pytest.approx(whole[name].std().item(), rel=0.35), name
+        assert 2 * thinned[name].std().item() == pytest.approx(whole[name].std().item(), rel=0.35), name
 
 
 @pytest.mark.parametrize("name", losses.available())
