@@ -1,9 +1,11 @@
 """Half precision widens, and products keep their digits."""
 
+import contextlib
+
 import pytest
 import torch
 
-from lastlayer._core.precision import at_least_float32, check_floating, full_precision, without_tf32
+from lastlayer._core.precision import at_least_float32, check_floating, full_precision, threads, without_tf32
 
 
 @pytest.mark.parametrize(
@@ -56,3 +58,12 @@ def test_values_that_are_no_floating_point_tensor_are_named():
         check_floating([1.0], "features")
     with pytest.raises(TypeError, match=r"bias must be floating point, got torch.int64: convert with bias.float\(\)"):
         check_floating(torch.ones(2, dtype=torch.int64), "bias")
+
+
+@pytest.mark.parametrize(("count", "inside"), [(2, 2), (None, 1)])
+def test_the_number_of_threads_is_restored_after_a_failure_too(count, inside):
+    with contextlib.suppress(ValueError), threads(count):
+        assert torch.get_num_threads() == inside
+        torch.set_num_threads(3)
+        raise ValueError
+    assert torch.get_num_threads() == 1

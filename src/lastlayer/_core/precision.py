@@ -1,5 +1,7 @@
 """In which precision we compute: half precision becomes float32, and products of float32 keep all their digits.
 
+Also by how many threads, because sums are rounded differently with another number of them.
+
 Tests: tests/_core/test_precision.py.
 """
 
@@ -56,3 +58,16 @@ def without_tf32() -> Iterator[None]:
         yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Let torch use this many threads on a CPU. None leaves their number as it is."""
+    before = torch.get_num_threads()
+    if count not in (None, before):
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)

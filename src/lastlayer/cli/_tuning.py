@@ -189,21 +189,20 @@ def _estimate(settings: Sequence[Trial], placement: Placement, dataset: Dataset,
     """Roughly how many seconds the searches take: some steps of the first trial are timed."""
     import torch
 
+    from lastlayer._core.precision import threads
     from lastlayer.runners import resolve_device
     from lastlayer.training.tuning import TRAININGS, training_seconds
 
-    device, threads = resolve_device(placement.device), torch.get_num_threads()
+    device = resolve_device(placement.device)
     together = (
         1 if given is not None else TOGETHER if device.startswith("cuda") else placement.workers or os.cpu_count() or 1
     )
     untaught = next((trial for trial in settings if trial.teacher is None), settings[0])
     try:
-        torch.set_num_threads(max(1, threads // together))
-        each = training_seconds(untaught, dataset, device, placement.trust)
+        with threads(max(1, torch.get_num_threads() // together)):
+            each = training_seconds(untaught, dataset, device, placement.trust)
     except Exception:  # a trial that cannot train says so itself, in its run folder
         each = 0.0
-    finally:
-        torch.set_num_threads(threads)
     return each * TRAININGS * len(settings) / together
 
 

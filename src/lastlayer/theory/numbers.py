@@ -3,14 +3,16 @@
 Tests: tests/theory/test_numbers.py.
 """
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+
+from lastlayer._core.precision import threads
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -109,17 +111,9 @@ def minimise(f: Callable[[float], float], low: float, high: float, *, points: in
     return refined if f(refined) <= f(best) else best
 
 
-@contextlib.contextmanager
-def threads_for(entries: int) -> Iterator[None]:
+def threads_for(entries: int) -> AbstractContextManager[None]:
     """Use one thread if a step touches too few entries for two to pay off. Afterwards restore the number of threads."""
-    before = torch.get_num_threads()
-    if entries < 500_000 and before > 1:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        if torch.get_num_threads() != before:
-            torch.set_num_threads(before)
+    return threads(1 if entries < 500_000 else None)
 
 
 def side_by_side(job: Callable[[Item], Result], items: Sequence[Item], entries: int) -> list[Result]:

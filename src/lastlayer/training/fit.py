@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lastlayer._core.precision import threads
 from lastlayer.data import Dataset, Split
 from lastlayer.runs import RunFolder
 from lastlayer.training.build import LOSS, Network, build, changed_code, code_of, own_modules
@@ -110,7 +111,7 @@ def fit(
                     saved = folder.load_checkpoint(device)
                 where = "the run" if folder is None else str(folder.path)
                 past = NOTHING if saved is None else _resume(state, saved, where)
-                with _threads(past.get("threads") if state.device.type == "cpu" else None):
+                with threads(past.get("threads") if state.device.type == "cpu" else None):
                     return (yield from _fit(state, feed, past, folder, log, saver, prepare))
         except Exception as error:
             if folder is not None:
@@ -155,18 +156,6 @@ def _resume(state: State, saved: dict[str, Any], where: str) -> dict[str, Any]:
         )
     state.load_state_dict(saved)
     return {**saved, "snapshots": [{name: tensor.cpu() for name, tensor in one.items()} for one in saved["snapshots"]]}
-
-
-@contextlib.contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Use this many threads inside this context: with another number, sums are split and rounded differently."""
-    before = torch.get_num_threads()
-    try:
-        if count is not None:
-            torch.set_num_threads(count)
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _fit(

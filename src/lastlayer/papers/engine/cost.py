@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from lastlayer import data, models
+from lastlayer._core.precision import threads
 from lastlayer.training.trial import DataChoice, ModelChoice, Trial
 
 TRAINING_FACTOR = 3  # one part forward, two parts backward
@@ -85,9 +86,7 @@ def rate(device: str) -> float:
     layer = nn.Conv2d(channels, channels, 3, padding=1).to(device)
     inputs = torch.randn(batch, channels, 16, 16, device=device, requires_grad=True)
     work = 2 * 9 * channels**2 * 16 * 16 * batch * TRAINING_FACTOR
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with threads(1):
         layer(inputs).sum().backward()
         count, began = 0, time.perf_counter()
         while (passed := time.perf_counter() - began) < 0.5:
@@ -96,6 +95,4 @@ def rate(device: str) -> float:
             if device == "cuda":
                 torch.cuda.synchronize()
             count += 5
-    finally:
-        torch.set_num_threads(threads)
     return cores * work * count / passed
