@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from lastlayer.reports.text import Layout, PrintedColumn, parts, print_table
+from lastlayer.reports.text import Layout, PrintedColumn, parts, print_table, stdout
 
 
 def printed(columns, groups=(), width=40, terminal=True, **layout):
@@ -24,6 +24,17 @@ def test_a_file_gets_one_table_however_wide_it_is() -> None:
     assert len(lines) == 3
     assert lines[1].split() == ["ce", *(f"{i}.5" for i in range(6))]
     assert lines[2].split() == ["sln", *["[bold]7"] * 6]  # a text is never read as markup
+
+
+def test_a_console_is_as_wide_after_a_table_as_before() -> None:
+    console = Console(file=io.StringIO(), width=40, force_terminal=False)
+    print_table(console, NAMES, GROUPS)
+    assert console.width == 40
+
+
+def test_sentences_in_a_pipe_have_at_least_120_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    stdout().print("a word " * 20)
+    assert [len(line.strip()) for line in capsys.readouterr().out.splitlines()] == [118, 20]
 
 
 def test_a_narrow_terminal_gets_several_parts_with_the_first_columns_in_each() -> None:

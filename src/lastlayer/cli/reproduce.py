@@ -53,16 +53,12 @@ def reproduce(
     Observations are kept as CSV files under ./results, and the runs under ./runs. The same command again skips what is
     done and resumes what was interrupted. Claims that rest on the artifact are judged at the end.
     """
-    from rich.console import Console
-
     from lastlayer import papers
     from lastlayer.cli._reproduce_print import print_list, print_scorecard, print_verdicts
-    from lastlayer.reports.text import PLAIN_WIDTH
+    from lastlayer.reports.text import stdout
     from lastlayer.runners import Placement
 
-    console = Console(soft_wrap=False)
-    if not console.is_terminal:
-        console.width = max(console.width, PLAIN_WIDTH)
+    console = stdout()
     store = papers.Store(out)
     if size not in papers.SIZES:
         raise ValueError(f"--size must be one of {', '.join(papers.SIZES)}, got {size!r}")

@@ -13,7 +13,7 @@ from lastlayer.reports.answer import Answer, answers, errors_in_words, value_in_
 from lastlayer.reports.columns import Column, Split, texts_of_cell
 from lastlayer.reports.goals import Goal
 from lastlayer.reports.summary import Summary
-from lastlayer.reports.text import ARROWS, Layout, PrintedColumn, print_table
+from lastlayer.reports.text import ARROWS, Layout, PrintedColumn, print_table, stdout
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,9 +40,7 @@ def print_tables(
         more: the command that prints everything, to be named at the end.
         console: where to print; standard output if not given.
     """
-    from rich.console import Console
-
-    console = console or Console(soft_wrap=False)
+    console = console or stdout()
     console.print(summary.title, style="bold", markup=False, highlight=False)
     told = answers(summary)
     decided = [answer for answer in told if answer.decision is not None]
@@ -73,10 +71,9 @@ def print_tables(
 
 def print_problems(summary: Summary, *, console: Console | None = None) -> None:
     """Print every run that is not done, with the reason and what to do. If all are done, print nothing."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = console or Console()
+    console = console or stdout()
     if summary.problems:
         total = sum(len(group.done) for group in summary.groups) + len(summary.problems)
         missing = f"{len(summary.problems)} of {total} runs are not in the table:"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
 ARROWS = {"higher": "↑", "lower": "↓", None: ""}  # which way is better
@@ -54,6 +55,14 @@ class Layout:
 PLAIN = Layout()
 
 
+def stdout() -> Console:
+    """Standard output. If it is not a terminal, sentences have at least PLAIN_WIDTH columns."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, PLAIN_WIDTH))
+
+
 def print_table(
     console: Console,
     columns: Sequence[PrintedColumn],
@@ -67,18 +76,23 @@ def print_table(
         columns: the first columns, which every part repeats.
         groups: the other columns. Those of one group stay together in one part.
     """
+    from rich.segment import Segments
+
+    width = console.width
     if not console.is_terminal:
         every = [*columns, *(column for group in groups for column in group)]
-        console.width = max(console.width, PLAIN_WIDTH, layout.width(every))
-    room = console.width - layout.width(columns)
+        width = max(width, PLAIN_WIDTH, layout.width(every))
+    room = width - layout.width(columns)
     widths = [layout.width([*columns, *group]) - layout.width(columns) for group in groups]
     for number, part in enumerate(parts(widths, room)):
         if number:
             console.print()
-        _print_part(console, [*columns, *(column for i in part for column in groups[i])], layout, title=not number)
+        table = _table([*columns, *(column for i in part for column in groups[i])], layout, title=not number)
+        # A file has no width, but its console has one, and would cut off what is wider.
+        console.print(Segments(console.render(table, console.options.update(max_width=width))), crop=False)
 
 
-def _print_part(console: Console, columns: Sequence[PrintedColumn], layout: Layout, *, title: bool) -> None:
+def _table(columns: Sequence[PrintedColumn], layout: Layout, *, title: bool) -> Table:
     from rich.box import HEAVY_HEAD
     from rich.markup import escape
     from rich.table import Table
@@ -103,7 +117,7 @@ def _print_part(console: Console, columns: Sequence[PrintedColumn], layout: Layo
     for row, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
         shown = (Text(cell) if isinstance(cell, str) else cell for cell in cells)
         table.add_row(*shown, style=layout.row_styles[row] if layout.row_styles else None)
-    console.print(table)
+    return table
 
 
 def parts(widths: Sequence[int], room: int) -> list[list[int]]:
