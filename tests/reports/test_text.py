@@ -34,7 +34,7 @@ def test_a_console_is_as_wide_after_a_table_as_before() -> None:
 
 def test_sentences_in_a_pipe_have_at_least_120_columns(capsys: pytest.CaptureFixture[str]) -> None:
     stdout().print("a word " * 20)
-    assert [len(line.strip()) for line in capsys.readouterr().out.splitlines()] == [118, 20]
+    assert [len(line.strip()) for line in capsys.readouterr().out.splitlines()] == [120, 18]
 
 
 def test_a_narrow_terminal_gets_several_parts_with_the_first_columns_in_each() -> None:
