@@ -32,7 +32,10 @@ def test_a_console_is_as_wide_after_a_table_as_before() -> None:
     assert console.width == 40
 
 
-def test_sentences_in_a_pipe_have_at_least_120_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sentences_in_a_pipe_have_at_least_120_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     stdout().print("a word " * 20)
     assert [len(line.strip()) for line in capsys.readouterr().out.splitlines()] == [120, 18]
 
