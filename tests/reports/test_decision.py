@@ -101,6 +101,42 @@ def test_a_loss_with_one_seed_is_judged_by_the_spread_of_the_others() -> None:
     assert found.rivals["b"].error == pytest.approx(0.01 * math.sqrt(1 / 3 + 1))
 
 
+def test_a_loss_that_trains_unsteadily_does_not_blur_the_others() -> None:
+    """Three losses of which two are steady: these are compared by Welch's test of their own seeds."""
+    steady, behind, wild = [0.951, 0.952, 0.950], [0.930, 0.931, 0.9325], [0.94, 0.70, 0.95]
+    losses = ["a"] * 3 + ["b"] * 3 + ["c"] * 3
+    found = decide([*steady, *behind, *wild], losses, no_noise(9))
+    welch = stats.ttest_ind(steady, behind, equal_var=False)
+    rival = found.rivals["b"]
+    assert rival.gap / rival.error == pytest.approx(float(welch.statistic))
+    assert rival.freedom == pytest.approx(float(welch.df))
+    assert found.not_worse == ["a", "c"]
+    for name, values in (("a", steady), ("c", wild)):
+        expected = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+        assert found.intervals[name] == pytest.approx(expected)
+
+
+def test_on_folds_an_unsteady_loss_does_not_blur_the_others() -> None:
+    steady, behind, wild = [0.951, 0.960, 0.955], [0.930, 0.938, 0.9345], [0.94, 0.70, 0.95]
+    losses, folds = ["a"] * 3 + ["b"] * 3 + ["c"] * 3, [0, 1, 2] * 3
+    found = decide([*steady, *behind, *wild], losses, no_noise(9), folds=folds)
+    paired = stats.ttest_rel(steady, behind)
+    rival = found.rivals["b"]
+    assert rival.gap / rival.error == pytest.approx(float(paired.statistic))
+    assert rival.freedom == pytest.approx(2)
+    assert found.not_worse == ["a", "c"]
+
+
+def test_losses_that_spread_alike_share_one_variance() -> None:
+    rng = np.random.default_rng(0)
+    values, losses = rng.normal(0, 1, 9), ["a"] * 3 + ["b"] * 3 + ["c"] * 3
+    assert stats.bartlett(*values.reshape(3, 3)).pvalue > 0.05
+    pooled = math.sqrt(values.reshape(3, 3).var(1, ddof=1).mean() * 2 / 3)
+    assert {round(rival.error, 9) for rival in decide(values.tolist(), losses, no_noise(9)).rivals.values()} == {
+        round(pooled, 9)
+    }
+
+
 def test_lower_is_better() -> None:
     values, losses = [0.1, 0.11, 0.5, 0.52], ["a", "a", "b", "b"]
     found = decide(values, losses, no_noise(4), higher_is_better=False)
@@ -320,6 +356,39 @@ def within_five_percent(share: float, repeats: int) -> bool:
 )
 def test_equal_losses_have_no_single_winner(losses: int, seeds: int, samples: int, options: dict[str, Any]) -> None:
     assert within_five_percent(share_of_single_winners(400, losses, seeds, samples, **options), 400)
+
+
+def test_equal_losses_of_unlike_spread_have_no_single_winner() -> None:
+    """Five losses, one of which varies ten times as much from seed to seed."""
+    rng, repeats, found = np.random.default_rng(0), 1000, 0
+    losses, scale = [str(i) for i in range(5) for _ in range(3)], np.repeat([10.0, 1, 1, 1, 1], 3)
+    for _ in range(repeats):
+        found += decide((rng.normal(0, 0.001, 15) * scale).tolist(), losses, no_noise(15)).is_sure
+    assert within_five_percent(found / repeats, repeats)
+
+
+@pytest.mark.parametrize(("seeds", "samples", "spread"), [(2, 200, 0.05), (3, 200, 0.2), (5, 300, 0.1)])
+def test_overlapping_training_sets_name_no_single_winner(seeds: int, samples: int, spread: float) -> None:
+    """A fifth of the variance of training is common to all folds, as Nadeau and Bengio (2003) take it."""
+    rng, repeats, found = np.random.default_rng(1), 300, 0
+    for _ in range(repeats):
+        common = rng.normal(0, spread * math.sqrt(0.2), 2)
+        right, classes = simulate(
+            rng, latent_of([0.93] * 2) + common, seeds, samples, spread=spread * math.sqrt(0.8), folds=True
+        )
+        found += decided(right, classes, balanced=False, folds=True).is_sure
+    assert within_five_percent(found / repeats, repeats)
+
+
+def test_seeds_that_agree_on_folds_have_the_degrees_of_freedom_of_their_number() -> None:
+    """The spread is smaller than the rows explain. So it is the paired test on three folds, and no weaker one."""
+    losses, folds = ["a"] * 3 + ["b"] * 3, [0, 1, 2] * 2
+    noise = Noise(np.eye(6) * 4.2e-4, 300, 300)
+    (rival,) = decide(
+        [0.828, 0.804, 0.864, 0.671, 0.656, 0.734], losses, noise, folds=folds, overlap=0.25
+    ).rivals.values()
+    assert rival.from_training == 0
+    assert rival.freedom == pytest.approx(2)
 
 
 def test_folds_that_are_dealt_anew_name_no_single_winner_either() -> None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,6 +37,7 @@ Array = NDArray[np.float64]
 LEVEL = 0.975  # of the one-sided comparisons with the best, for all of them together
 POWER = 0.8  # probability with which a further test should show the difference that was measured
 LIMIT = 0.8  # probability that the variance of training lies below its upper limit
+UNLIKE = 0.05  # losses whose spreads would differ as much by chance with a smaller probability are not pooled
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Decision:
         rivals: every other loss, compared with the best one.
         seeds: runs of the loss that has fewest.
         rows: on which the runs were tested.
-        spread: standard deviation over the noise of training, without the noise of the test set.
+        spread: standard deviation over the noise of training of all losses, without the noise of the test set.
         intervals: where the value of each loss lies with 95 % confidence, for each loss by itself. Losses share the
             noise of the test set, so two of them may differ although their intervals overlap. With one seed per loss
             nothing is known of the noise of training, and the intervals are those of the test set alone.
@@ -173,7 +174,7 @@ def decide(
         raise ValueError(f"a decision needs finite values of one run or more, got {list(values)}")
     if len(v) != len(loss) or noise.covariance.shape != (len(v), len(v)):
         raise ValueError(f"{len(v)} values, {len(loss)} losses and covariance {noise.covariance.shape} do not fit")
-    training = _training(v, loss, folds, noise.covariance)
+    training, alike = _training(v, loss, folds, noise.covariance), _spread_alike(v, loss, noise.covariance)
     counts = np.bincount(loss)
     means = np.bincount(loss, v) / counts
     sign = 1.0 if higher_is_better else -1.0
@@ -185,15 +186,16 @@ def decide(
         weights = (loss == best) / counts[best] - (loss == other) / counts[other]
         from_rows = float(weights @ noise.covariance @ weights)
         share = float(weights @ weights) + 2 * overlap
-        nu = _freedom(from_rows, share, training, noise.freedom)
+        of_pair = training if alike else _training_of_pair(v, loss, folds, noise.covariance, (best, other))
+        nu = _freedom(from_rows, share, of_pair, noise.freedom)
         rivals[name] = Rival(
             gap=float(sign * (means[best] - means[other])),
-            error=math.sqrt(from_rows + share * training.variance) if training.freedom else math.inf,
+            error=math.sqrt(from_rows + share * of_pair.variance) if of_pair.freedom else math.inf,
             freedom=nu,
             critical=critical_value(len(names) - 1, nu),
             from_rows=from_rows,
-            from_training=share * training.variance,
-            lasting=2 * overlap * training.variance,
+            from_training=share * of_pair.variance,
+            lasting=2 * overlap * of_pair.variance,
         )
     spread = math.sqrt(training.variance) if training.freedom else math.nan
     found = dict(zip(names, means.tolist(), strict=True))
@@ -201,8 +203,12 @@ def decide(
     for own, name in enumerate(names):
         weights = (loss == own) / counts[own]
         from_rows, share = float(weights @ noise.covariance @ weights), float(weights @ weights) + overlap
-        nu = _freedom(from_rows, share, training, noise.freedom) if training.freedom else noise.freedom
-        width = critical_value(1, nu) * math.sqrt(from_rows + share * training.variance)
+        one = training
+        if not alike and counts[own] > 1:
+            mine = loss == own
+            one = _training(v[mine], loss[mine], None, noise.covariance[np.ix_(mine, mine)])
+        nu = _freedom(from_rows, share, one, noise.freedom) if one.freedom else noise.freedom
+        width = critical_value(1, nu) * math.sqrt(from_rows + share * one.variance)
         intervals[name] = (found[name] - width, found[name] + width)
     return Decision(found, names[best], rivals, int(counts.min()), noise.rows, spread, intervals)
 
@@ -214,7 +220,7 @@ class _Training:
     variance: float
     mean_square: float
     expected: float  # the part of the mean square that the test set explains
-    freedom: int  # of the mean square; 0 if nothing is known
+    freedom: float  # of the mean square; 0 if nothing is known
 
 
 def _training(v: Array, loss: NDArray[np.int64], folds: Sequence[Hashable] | None, C: Array) -> _Training:
@@ -230,6 +236,46 @@ def _training(v: Array, loss: NDArray[np.int64], folds: Sequence[Hashable] | Non
     return _Training(max(0.0, mean_square - expected), mean_square, expected, freedom)
 
 
+def _spread_alike(v: Array, loss: NDArray[np.int64], C: Array) -> bool:
+    """Whether one variance of training may stand for all losses: Bartlett's test of the spreads of their runs.
+
+    A spread below what the test set explains is due to chance, and counts as what the test set explains.
+    """
+    from scipy.special import chdtrc
+
+    each = [
+        _training(v[mine], loss[mine], None, C[np.ix_(mine, mine)]) for mine in (loss == k for k in np.unique(loss))
+    ]
+    each = [one for one in each if one.freedom]
+    if len(each) < 3:  # two losses are compared by their own runs in any case
+        return True
+    freedom = np.array([one.freedom for one in each])
+    squares = np.array([max(one.mean_square, one.expected) for one in each])
+    if not squares.all():  # the seeds of a loss agree in everything
+        return not squares.any()
+    statistic = freedom.sum() * math.log(freedom @ squares / freedom.sum()) - freedom @ np.log(squares)
+    correction = 1 + ((1 / freedom).sum() - 1 / freedom.sum()) / (3 * (len(each) - 1))
+    return float(chdtrc(len(each) - 1, statistic / correction)) > UNLIKE
+
+
+def _training_of_pair(
+    v: Array, loss: NDArray[np.int64], folds: Sequence[Hashable] | None, C: Array, pair: tuple[int, int]
+) -> _Training:
+    """The noise of training of two losses from their own runs. Without folds, their spreads may differ (Welch)."""
+    runs = np.isin(loss, pair)
+    found = _training(
+        v[runs],
+        loss[runs],
+        None if folds is None else [folds[i] for i in np.flatnonzero(runs).tolist()],
+        C[np.ix_(runs, runs)],
+    )
+    if folds is not None or not found.freedom:
+        return found
+    each = [_training(v[mine], loss[mine], None, C[np.ix_(mine, mine)]) for mine in (loss == k for k in pair)]
+    scatter = sum(one.mean_square**2 / one.freedom for one in each if one.freedom)
+    return replace(found, freedom=sum(one.mean_square for one in each) ** 2 / scatter) if scatter else found
+
+
 def _freedom(from_rows: float, share: float, training: _Training, of_rows: float) -> float:
     """Satterthwaite's degrees of freedom of a variance, if that of training is as large as its upper limit."""
     from scipy.special import gammaincinv
@@ -240,7 +286,9 @@ def _freedom(from_rows: float, share: float, training: _Training, of_rows: float
     most = training.mean_square * half / float(gammaincinv(half, 1 - LIMIT))  # chi-squared, 2 gammaincinv(half, .)
     total = from_rows + share * max(most - training.expected, training.variance)
     scatter = (share * most) ** 2 / training.freedom + from_rows**2 / of_rows
-    return total**2 / scatter if scatter > 0 else math.inf
+    # On folds, what is taken out of the spread may be more than the rows put in. The variance never falls below that of
+    # the rows, so that there are no fewer degrees of freedom than either source has.
+    return max(total**2 / scatter, min(training.freedom, of_rows)) if scatter > 0 else math.inf
 
 
 def critical_value(rivals: int, freedom: float, level: float = LEVEL) -> float:
