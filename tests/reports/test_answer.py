@@ -126,6 +126,17 @@ def test_36_rows_and_two_seeds_claim_nothing(tmp_path: Path) -> None:
     assert "shown to be worse" not in said(answer)
 
 
+@pytest.mark.parametrize("goal", ["accuracy", "balanced"])
+def test_no_difference_is_larger_than_the_test_set(tmp_path: Path, goal: str) -> None:
+    """With two seeds that vary so much, any difference is possible, and no sentence counts more errors than rows."""
+    wrong = {"ce": [[], range(30)], "sln": [range(2), range(36)]}
+    (answer,) = compared(tmp_path, wrong, np.arange(36) % 3, goals=goal)
+    assert "With 95 % confidence, sln may be better or worse than ce by any amount." in answer.sentences
+    wrong = {"ce": [range(1), range(9)], "sln": [range(14), range(32)]}
+    (answer,) = compared(tmp_path / "half", wrong, np.arange(36) % 3, goals=goal)
+    assert re.search(r"between [\d.]+ .*(36 more|100.0 points worse) than ce", said(answer))
+
+
 def test_no_symbols(tmp_path: Path) -> None:
     (answer,) = compared(tmp_path, {"ce": [[1], [2]], "sln": [[3], [4]]}, np.arange(60) % 3)
     assert not SYMBOLS.search(said(answer))

@@ -127,6 +127,14 @@ def test_on_folds_an_unsteady_loss_does_not_blur_the_others() -> None:
     assert found.not_worse == ["a", "c"]
 
 
+def test_seeds_that_agree_but_for_rounding_can_be_compared() -> None:
+    values = [0.9, 0.9 + 1e-17, 0.9, 0.8, 0.8, 0.8 + 1e-16, 0.7, 0.72, 0.71]
+    rows = (np.arange(1000) < 1000 * np.array(values)[:, None]).astype(float)
+    losses = ["a"] * 3 + ["b"] * 3 + ["c"] * 3
+    assert decide(values, losses, of_rows(rows, losses)).is_sure
+    assert decide([0.9] * 9, losses, of_rows(np.repeat(rows[:1], 9, 0), losses)).not_worse == ["a", "b", "c"]
+
+
 def test_losses_that_spread_alike_share_one_variance() -> None:
     rng = np.random.default_rng(0)
     values, losses = rng.normal(0, 1, 9), ["a"] * 3 + ["b"] * 3 + ["c"] * 3

@@ -5,6 +5,7 @@ import io
 import re
 
 import pytest
+import torch
 from rich.console import Console
 
 from lastlayer._core.files import write_json
@@ -45,6 +46,22 @@ def cells(text, measure, split):
     lines = [line for line in text.splitlines() if re.match(r"\S.* (test|train)\b| +(test|train)\b", line)]
     start = next(i for i, line in enumerate(lines) if line.startswith(measure))
     return next(line for line in lines[start:] if f" {split}" in line).split(split)[1].split()
+
+
+def test_the_ends_of_a_narrow_interval_do_not_look_the_same(tmp_path):
+    """No error on 2,000 rows: another test set may show one or two."""
+    trials = [trial(loss, seed) for loss in ("ce", "sln") for seed in range(3)]
+    target = torch.arange(2000, dtype=torch.int32) % 4
+    for one in trials:
+        kept = {"target": target, "decision": target, "log_loss": torch.ones(2000)}
+        factory.done(tmp_path, one, test={"accuracy": 1.0}, rows=kept)
+    factory.comparison(tmp_path, trials)
+    (table,) = tables(printed(tmp_path))
+    value, interval = table[1][1:3]
+    low, high = interval.split(" to ")
+    assert value == "100.00 %"
+    assert high == "100.00"
+    assert 99.8 < float(low) < 99.95
 
 
 def test_the_answer_comes_first_and_then_a_line_per_loss(root):

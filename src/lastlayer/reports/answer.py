@@ -8,7 +8,7 @@ Tests: tests/reports/test_answer.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lastlayer.losses import Loss, available, entry
@@ -293,7 +293,9 @@ def _against(decided: _Decided, one: str, other: str) -> str:
     assert decided.decision is not None
     a, b = decided.decision.means[one], decided.decision.means[other]
     if not _in_counts(decided):
-        return f"{_value(decided, a)} against {_value(decided, b)} of {other}"
+        decimals = decimals_of([(min(a, b), max(a, b))], percent=decided.goal.is_share)
+        texts = [value_in_words(decided.goal, value, decimals) for value in (a, b)]
+        return f"{texts[0]} against {texts[1]} of {other}"
     first, second = errors_in_words(decided.mean_rows, a, b)
     return f"{first} error{'s' * (first != '1')} against {second} of {other}"
 
@@ -308,26 +310,47 @@ def errors_in_words(rows: float, *accuracies: float) -> list[str]:
     return _counts(*((1 - accuracy) * rows for accuracy in accuracies))
 
 
-def value_in_words(goal: Goal, value: float) -> str:
+def decimals_of(intervals: Iterable[tuple[float, ...]], *, percent: bool) -> int:
+    """With how many decimals intervals are told: the usual number, or one or two more for a narrow one.
+
+    Example:
+        >>> decimals_of([(0.91, 0.93)], percent=True), decimals_of([(0.9996, 1.0)], percent=True)
+        (1, 2)
+    """
+    usual, scale = (1, 100) if percent else (3, 1)
+    width = min((scale * (one[-1] - one[0]) for one in intervals), default=0)
+    if not 0 < width < math.inf:
+        return usual
+    return min(usual + 2, max(usual, -math.floor(math.log10(width) + 1e-9)))
+
+
+def value_in_words(goal: Goal, value: float, decimals: int | None = None) -> str:
     """A value of the goal's measure.
 
     Example:
         >>> value_in_words(GOALS["balanced"], 0.7012), value_in_words(GOALS["calibration"], 0.1234)
         ('70.1 %', '0.123')
     """
-    return f"{100 * value:.1f} %" if goal.is_share else f"{value:.3f}"
+    if decimals is None:
+        decimals = decimals_of([], percent=goal.is_share)
+    return f"{100 * value:.{decimals}f} %" if goal.is_share else f"{value:.{decimals}f}"
 
 
 def _difference(decided: _Decided, best: str, other: str, rival: Rival) -> str:
     """Where the difference of two losses lies."""
     low, high = rival.interval
+    if decided.goal.is_share:
+        if low <= -1 and high >= 1:
+            return f"{other} may be better or worse than {best} by any amount"
+        low, high = max(low, -1.0), min(high, 1.0)  # a share is 0 to 1
     if _in_counts(decided):
         fewest, most = _counts(abs(low) * decided.mean_rows, high * decided.mean_rows)
         if low > 0:
             return f"{other} makes {fewest} to {most} errors more than {best}"
         return f"{other} makes between {fewest} errors fewer and {most} more than {best}"
     unit = " points" if decided.goal.is_share else ""
-    least, most = (f"{100 * end:.1f}" if decided.goal.is_share else f"{end:.3f}" for end in (abs(low), high))
+    scale, decimals = 100 if decided.goal.is_share else 1, decimals_of([(low, high)], percent=decided.goal.is_share)
+    least, most = (f"{scale * end:.{decimals}f}" for end in (abs(low), high))
     where = f"{best} in {decided.goal.noun}"
     if low > 0:
         return f"{other} is {least} to {most}{unit} worse than {where}"
@@ -355,8 +378,8 @@ def _what_would_tell(decided: _Decided, rival: Rival, best: str, other: str) -> 
     ways += [f"{_round(seeds)} seeds per loss"] if seeds <= (MOST_FOLDS if decided.on_folds else MOST_SEEDS) else []
     if not ways:
         return (
-            "The difference is so small that neither more test rows nor more seeds alone would show it in practice; "
-            "more of both may."
+            "Beside the noise the difference is so small that neither more test rows nor more seeds alone would show "
+            "it in practice; more of both may."
         )
     return (
         f"If the true difference is the one seen here, about {' or '.join(ways)} would show it in four of five cases."

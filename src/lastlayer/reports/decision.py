@@ -251,7 +251,8 @@ def _spread_alike(v: Array, loss: NDArray[np.int64], C: Array) -> bool:
         return True
     freedom = np.array([one.freedom for one in each])
     squares = np.array([max(one.mean_square, one.expected) for one in each])
-    if not squares.all():  # the seeds of a loss agree in everything
+    squares[squares < 1e-12 * float(np.mean(v**2))] = 0  # the seeds of a loss agree, but for rounding
+    if not squares.all():
         return not squares.any()
     statistic = freedom.sum() * math.log(freedom @ squares / freedom.sum()) - freedom @ np.log(squares)
     correction = 1 + ((1 / freedom).sum() - 1 / freedom.sum()) / (3 * (len(each) - 1))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from lastlayer.measures import MEASURES, Measure
-from lastlayer.reports.answer import Answer, chosen_goals
+from lastlayer.reports.answer import Answer, chosen_goals, decimals_of
 from lastlayer.reports.classes import MOST_CLASSES, Classes
 from lastlayer.reports.columns import SPLITS, Column, Split, TableCell, texts_of_cell
 from lastlayer.reports.summary import DECISIONS, FEATURES, Summary
@@ -78,7 +78,7 @@ def interval_chart(intervals: Mapping[str, Interval], measure: Measure, chosen: 
     scale = 100.0 if percent else 1.0
     low, high = axis_range([end for one in known.values() for end in one], measure.limits)
     ticks = round_numbers(scale * low, scale * high)
-    decimals = _decimals(scale * min(one[2] - one[0] for one in known.values()), 1 if percent else 3)
+    decimals = decimals_of(known.values(), percent=percent)
     unit = " %" if percent else ""
 
     def place(value: float) -> str:
@@ -131,11 +131,6 @@ def round_numbers(low: float, high: float, most: int = 5) -> list[tuple[float, s
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [(i * step, f"{i * step:.{decimals}f}") for i in range(first, last + 1)]
-
-
-def _decimals(width: float, usual: int) -> int:
-    """As many as usual, or one or two more if the ends of an interval of this width would look the same."""
-    return usual if width <= 0 else min(usual + 2, max(usual, -math.floor(math.log10(width) + 1e-9)))
 
 
 def measure_tables(summary: Summary, section: str, *, geometry: bool) -> str:

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lastlayer.measures import MEASURES
-from lastlayer.reports.answer import Answer, answers, errors_in_words, value_in_words
+from lastlayer.reports.answer import Answer, answers, decimals_of, errors_in_words, value_in_words
 from lastlayer.reports.columns import Column, Split, texts_of_cell
-from lastlayer.reports.goals import Goal
 from lastlayer.reports.summary import Summary
 from lastlayer.reports.text import ARROWS, Layout, PrintedColumn, print_table, stdout
 
@@ -128,7 +127,7 @@ def _of_one_goal(summary: Summary, answer: Answer, positions: Sequence[int]) -> 
     made = [PrintedColumn(answer.goal.noun, values, right=True)] if any(values) else []
     if answer.decision is not None:
         ends = [answer.intervals.get(label) for label in labels]
-        made.append(PrintedColumn("95 % interval", [_between(answer.goal, one) for one in ends], right=True))
+        made.append(PrintedColumn("95 % interval", [_between(answer, one) for one in ends], right=True))
         made += [_errors(summary, answer, positions)] if answer.counted_rows else []
     beside = (summary.column("test", name) for name in answer.goal.beside)
     made += [_plain(column, positions) for column in beside if column is not None]
@@ -142,7 +141,7 @@ def _of_goal(summary: Summary, answer: Answer, positions: Sequence[int]) -> Prin
     for i in positions:
         label, value = summary.groups[i].label, _mean(summary, answer, i)
         if label in answer.intervals:
-            value += f" ({_between(answer.goal, answer.intervals[label])})"
+            value += f" ({_between(answer, answer.intervals[label])})"
         if _is_worse(answer, label):
             value += " worse"
         cells.append(value)
@@ -153,7 +152,7 @@ def _mean(summary: Summary, answer: Answer, position: int) -> str:
     column = summary.column("test", answer.goal.measure)
     if column is None or not column.cells[position].n:
         return ""
-    return value_in_words(answer.goal, column.cells[position].mean)
+    return value_in_words(answer.goal, column.cells[position].mean, _decimals(answer))
 
 
 def _errors(summary: Summary, answer: Answer, positions: Sequence[int]) -> PrintedColumn:
@@ -169,11 +168,15 @@ def _plain(column: Column, positions: Sequence[int]) -> PrintedColumn:
     return PrintedColumn(MEASURES[column.measure.name].plain, texts, right=True)
 
 
-def _between(goal: Goal, interval: tuple[float, float, float] | None) -> str:
+def _between(answer: Answer, interval: tuple[float, float, float] | None) -> str:
     if interval is None:
         return ""
-    low, _, high = interval
-    return f"{100 * low:.1f} to {100 * high:.1f}" if goal.is_share else f"{low:.3f} to {high:.3f}"
+    low, _, high = (value_in_words(answer.goal, end, _decimals(answer)).removesuffix(" %") for end in interval)
+    return f"{low} to {high}"
+
+
+def _decimals(answer: Answer) -> int:
+    return decimals_of(answer.intervals.values(), percent=answer.goal.is_share)
 
 
 def _is_worse(answer: Answer, label: str) -> bool:
