@@ -84,6 +84,9 @@ def test_two_classes_have_one_decision():
     assert decision.shape == (len(table),)
     np.testing.assert_allclose(fitted.predict_proba(table)[:, 1], 1 / (1 + np.exp(-decision)), atol=1e-12)
     assert ((decision > 0) == fitted.predict(table)).all()
+    fitted = classifier("sln").fit(table, target)
+    order = fitted.decision_function(table).argsort()
+    assert (np.diff(fitted.predict_proba(table)[order, 1]) >= 0).all()
 
 
 def test_sparse_inputs_give_what_dense_ones_give():
@@ -175,6 +178,7 @@ def test_in_a_pipeline_a_search_and_calibration():
 def test_copies():
     fitted = classifier(hinge, hidden=(5,)).fit(X, NAMES)
     assert not hasattr(clone(fitted), "classes_")
+    fitted.set_params(hidden=(7,), loss="sln")  # for the next fit
     buffer = io.BytesIO()
     joblib.dump(fitted, buffer)
     buffer.seek(0)

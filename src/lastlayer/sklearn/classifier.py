@@ -34,6 +34,7 @@ from lastlayer.sklearn.solvers import Watch, batch_of, by_adamw, by_lbfgs, make_
 LBFGS_ITERATIONS = 200
 LARGEST_INPUTS = 1 << 27  # entries of inputs that L-BFGS reads in every iteration; with more, AdamW is chosen
 SETTINGS, WEIGHTS = "classifier.json", "weights.safetensors"
+PARTS = ("loss", "loss_options", "head", "head_options", "hidden")  # what a model is built from
 FITTED = ("n_iter_", "loss_curve_", "validation_scores_", "solver_")  # kept in a folder, besides classes and weights
 
 
@@ -244,20 +245,12 @@ class LastLayerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._counts, self._seen = counts, 0.0
         for name in ("_optimiser", "validation_scores_"):
             self.__dict__.pop(name, None)
+        self._parts = {name: getattr(self, name) for name in PARTS}  # the parameters may be changed after fitting
         self._model = self._build()
         return self._model
 
     def _build(self) -> Model:
-        return Model(
-            self.n_features_in_,
-            len(self.classes_),
-            loss=self.loss,
-            loss_options=self.loss_options,
-            head=self.head,
-            head_options=self.head_options,
-            hidden=self.hidden,
-            counts=self._counts,
-        )
+        return Model(self.n_features_in_, len(self.classes_), counts=self._counts, **self._parts)
 
     def _weigh(self, labels: Array, weight: Array, given: bool) -> Array:
         """The weight of each sample, with that of its class."""
@@ -302,9 +295,14 @@ class LastLayerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # predicting
 
     def decision_function(self, X: Any) -> Array:
-        """The logits, (N, K). With two classes the second minus the first, (N,)."""
+        """The logits as they enter the softmax, (N, K), so those of `sln` are normalised.
+
+        With two classes it is the second minus the first, (N,).
+        """
         logits = self._logits(X)
-        decided: Array = (logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits).numpy()
+        with torch.no_grad():
+            scores = self._model.loss.scores(logits)
+        decided: Array = (scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores).numpy()
         return decided
 
     def predict_proba(self, X: Any) -> Array:
@@ -340,9 +338,9 @@ class LastLayerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         folder, weights = Path(path), as_safetensors(self._model.tensors())
-        params = self.get_params(deep=False)
-        if not isinstance(self.loss, str):
-            params["loss"] = _import_path(self.loss)
+        params = {**self.get_params(deep=False), **self._parts}
+        if not isinstance(params["loss"], str):
+            params["loss"] = _import_path(params["loss"])
         if not isinstance(self.random_state, int | None):
             params["random_state"] = None
         if isinstance(self.class_weight, dict):  # its keys may be numbers, which JSON would turn into texts
@@ -385,6 +383,7 @@ class LastLayerClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         made = cls(**params)
         made.classes_ = np.array(content["classes"], dtype=np.dtype(content["classes_dtype"]))
         made._counts, made.n_features_in_ = content["counts"], content["n_features_in"]
+        made._parts = {name: params[name] for name in PARTS}
         if content["feature_names_in"] is not None:
             made.feature_names_in_ = np.array(content["feature_names_in"], dtype=object)
         for name in FITTED:

@@ -132,7 +132,9 @@ class Model(nn.Module):
 
     def take(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over what `tensors` gave."""
-        moments = {name.removeprefix(MOMENTS): tensors[name].numpy() for name in tensors if name.startswith(MOMENTS)}
+        moments = {
+            name.removeprefix(MOMENTS): tensors[name].clone().numpy() for name in tensors if name.startswith(MOMENTS)
+        }
         self.moments = Moments(**moments) if moments else None
         self.load_state_dict({name: value for name, value in tensors.items() if not name.startswith(MOMENTS)})
 
