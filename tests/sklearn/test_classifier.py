@@ -46,7 +46,7 @@ def test_estimator_checks(estimator, check):
 
 
 def test_estimator_checks_of_the_interface_with_hidden_layers():
-    results = check_estimator(LastLayerClassifier(hidden=(4,)), legacy=False, on_skip=None)
+    results = check_estimator(LastLayerClassifier(hidden=(4,), max_iter=5), legacy=False, on_skip=None)
     assert {one["status"] for one in results} <= {"passed", "skipped"}
 
 
@@ -91,7 +91,7 @@ def test_two_classes_have_one_decision():
 
 def test_sparse_inputs_give_what_dense_ones_give():
     table = np.where(np.random.rand(*X.shape) < 0.5, X, 0.0)
-    for options in ({}, {"solver": "adamw"}, {"standardize": False}):
+    for options in ({}, {"solver": "adamw", "max_iter": 5}, {"standardize": False}):
         dense, sparse = (classifier(**options).fit(one, Y) for one in (table, csr_matrix(table)))
         np.testing.assert_allclose(sparse.predict_proba(csr_matrix(table)), dense.predict_proba(table), atol=1e-6)
 
@@ -115,12 +115,12 @@ def test_classes_weigh_as_their_samples_do():
 
 def test_the_solver_that_suits():
     assert classifier().fit(X, Y).solver_ == "lbfgs"
-    assert classifier("batch-ce").fit(X, Y).solver_ == "adamw"
-    assert classifier(head="batch-norm").fit(X, Y).solver_ == "adamw"
-    assert classifier(hidden=(8,)).fit(X, Y).solver_ == "adamw"
+    assert classifier("batch-ce", max_iter=2).fit(X, Y).solver_ == "adamw"
+    assert classifier(head="batch-norm", max_iter=2).fit(X, Y).solver_ == "adamw"
+    assert classifier(hidden=(8,), max_iter=2).fit(X, Y).solver_ == "adamw"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lastlayer.sklearn.classifier.MANY_LOGITS", 3 * len(X) - 1)
-        assert classifier().fit(X, Y).solver_ == "adamw"
+        assert classifier(max_iter=2).fit(X, Y).solver_ == "adamw"
     with pytest.raises(ValueError, match="L-BFGS cannot follow"):
         classifier(head="batch-norm", solver="lbfgs").fit(X, Y)
 
@@ -153,7 +153,7 @@ def test_seeds_and_settings_of_torch():
     before, threads = torch.get_rng_state(), torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        one, same, other = (classifier(hidden=(4,), random_state=seed).fit(X, Y) for seed in (1, 1, 2))
+        one, same, other = (classifier(hidden=(4,), max_iter=5, random_state=seed).fit(X, Y) for seed in (1, 1, 2))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
@@ -176,7 +176,7 @@ def test_in_a_pipeline_a_search_and_calibration():
 
 
 def test_copies():
-    fitted = classifier(hinge, hidden=(5,)).fit(X, NAMES)
+    fitted = classifier(hinge, hidden=(5,), max_iter=5).fit(X, NAMES)
     assert not hasattr(clone(fitted), "classes_")
     fitted.set_params(hidden=(7,), loss="sln")  # for the next fit
     buffer = io.BytesIO()
