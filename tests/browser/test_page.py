@@ -427,7 +427,7 @@ def test_a_page_of_nothing_finished(browser, tmp_path):
     factory.failed(tmp_path, trial())
     file = write_page(summarise(load(tmp_path)), tmp_path / "report.html")
     with Opened(browser, file, LAPTOP) as opened:
-        assert "No run is finished" in opened.page.locator("body").inner_text()
+        assert "All runs failed" in opened.page.locator("body").inner_text()
         assert opened.errors == []
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from lastlayer._core.files import read_json, write_json
 from lastlayer.reports import GOALS, load, summarise
 from lastlayer.reports.evidence import Evidence, Rows, evidence
 
@@ -136,6 +137,15 @@ def test_seeds_on_different_folds_share_no_noise(tmp_path: Path) -> None:
     assert made.noise.covariance[0, 3] != 0
 
 
+def test_training_sets_of_which_part_is_left_out_overlap_no_more_than_whole_folds(tmp_path: Path) -> None:
+    """A long tail or --train-samples leaves fewer training rows, and what two folds share of them does not grow."""
+    runs(tmp_path, np.random.default_rng(0), seeds=3, folds=True)
+    for file in tmp_path.glob("*/result.json"):
+        result = read_json(file)
+        write_json(file, {**result, "data": {**result["data"], "samples": {"train": N, "test": N}}})
+    assert found(tmp_path, "accuracy").overlap == 0.25
+
+
 def test_only_folds_that_all_losses_have_finished_are_compared(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     target = rng.integers(0, CLASSES, N)
@@ -206,7 +216,7 @@ def test_a_loss_with_an_undefined_value_is_left_out_and_named(tmp_path: Path, go
 
 def test_what_is_left_when_losses_failed(tmp_path: Path) -> None:
     factory.failed(tmp_path, trial("sln"))
-    assert "No run is finished" in found(tmp_path, "accuracy").problem
+    assert "All runs failed" in found(tmp_path, "accuracy").problem
     factory.done(tmp_path, trial("ce"), test={"accuracy": 0.9})
     assert found(tmp_path, "accuracy").problem == (
         "sln has no finished run, so it is not compared. Only ce is left, so there is nothing to compare it with."

@@ -116,7 +116,7 @@ def test_runs_that_are_not_done_are_on_the_page(tmp_path):
 def test_a_page_of_nothing_finished(tmp_path):
     factory.failed(tmp_path, trial())
     page = render_page(summarise(load(tmp_path)))
-    assert "No run is finished" in page
+    assert "All runs failed" in page
     assert data_of(page)["groups"] == []
 
 

@@ -69,7 +69,8 @@ def test_a_card_per_goal_and_what_holds_for_all_of_them_once(tmp_path):
 def test_of_nothing_finished_nothing_is_recommended(tmp_path):
     factory.failed(tmp_path, trial())
     summary = summarise(load(tmp_path))
-    assert Text(answer_cards(answers(summary), summary)).text == " No run is finished: there is nothing to compare yet."
+    assert Text(answer_cards(answers(summary), summary)).text == " All runs failed, so there is nothing to compare."
+    assert "older" not in class_tables(None, finished=False)
 
 
 def lefts(chart):

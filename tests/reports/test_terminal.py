@@ -48,6 +48,17 @@ def cells(text, measure, split):
     return next(line for line in lines[start:] if f" {split}" in line).split(split)[1].split()
 
 
+def test_what_failed_altogether_is_said_once(tmp_path):
+    trials = [trial(loss, seed) for loss in ("ce", "sln") for seed in range(2)]
+    for one in trials:
+        factory.failed(tmp_path, one, "the loss is not finite")
+    factory.comparison(tmp_path, trials)
+    text = printed(tmp_path)
+    assert text.count("nothing to") == 1
+    assert "ll runs failed, so there is nothing to compare." in text
+    assert "yet" not in text
+
+
 def test_the_ends_of_a_narrow_interval_do_not_look_the_same(tmp_path):
     """No error on 2,000 rows: another test set may show one or two."""
     trials = [trial(loss, seed) for loss in ("ce", "sln") for seed in range(3)]
@@ -169,7 +180,7 @@ def test_one_loss_is_shown_without_talk_of_others(tmp_path):
 def test_nothing_done(tmp_path):
     factory.failed(tmp_path, trial())
     text = printed(tmp_path)
-    assert "No run is finished" in text
+    assert "All runs failed" in text
     assert "ce seed 0" in text
     assert "(0 of 1)" not in text  # no empty table
 

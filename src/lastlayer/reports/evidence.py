@@ -26,6 +26,8 @@ from lastlayer.reports.goals import RARE, Goal, KnownData
 from lastlayer.reports.summary import Summary
 from lastlayer.runs import DamagedFileError, RunFolder
 
+WHOLE_FOLDS = 0.25  # test rows per training row, if a fifth is tested and the rest is trained on
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -154,11 +156,18 @@ def _value(goal: Goal, run: Run) -> float | None:
     return None if value is None else float(value)
 
 
+def nothing_finished(summary: Summary) -> str:
+    """What to say if no run is finished."""
+    if summary.problems and all(run.status == "failed" for run in summary.problems):
+        return "All runs failed, so there is nothing to compare."
+    return "No run is finished, so there is nothing to compare yet."
+
+
 def _why_nothing(goal: Goal, summary: Summary) -> str:
     """Why no group can be compared."""
     results = summary.results
     if not results:
-        return "No run is finished, so there is nothing to compare yet."
+        return nothing_finished(summary)
     data = results[0].get("data", {})
     unknown = any("oscr" in result.get("measures", {}).get("test", {}) for result in results)
     known = KnownData.of_result(data)
@@ -166,7 +175,7 @@ def _why_nothing(goal: Goal, summary: Summary) -> str:
     if why := goal.cannot(known):
         return why
     if any(_value(goal, run) is not None for group in summary.groups for run in group.done.values()):
-        return f"The {goal.noun} of no loss is defined with every seed, so there is nothing to compare."
+        return f"For each loss the {goal.noun} is undefined with some seed, so there is nothing to compare."
     return (
         f"These runs do not hold {goal.noun}: they are older than this measure, or no test row is of a class that it "
         f"is about. To have it, delete their folders and run the command again."
@@ -198,11 +207,10 @@ def _on_the_same_folds(compared: list[_Tested], notes: list[str]) -> tuple[list[
 
 
 def _overlap(compared: Sequence[_Tested]) -> float:
-    """Test rows per training row."""
+    """Test rows per training row. If training rows of a fold are left out, no more than that of whole folds."""
     samples = [one.facts.get("samples", {}) for one in compared]
-    return max(
-        (each["test"] / each["train"] for each in samples if each.get("train") and each.get("test")), default=0.25
-    )
+    shares = [each["test"] / each["train"] for each in samples if each.get("train") and each.get("test")]
+    return min(WHOLE_FOLDS, max(shares, default=WHOLE_FOLDS))
 
 
 def _noise(goal: Goal, runs: Sequence[_Tested]) -> Noise | None:

@@ -58,7 +58,7 @@ def render_page(summary: Summary, *, tsne: bool = False) -> str:
             "results": measure_tables(summary, "decisions", geometry=False),
             "geometry": measure_tables(summary, "features-table", geometry=True),
             "spread": "Mean over seeds, ± one standard deviation. " if summary.seeds > 1 else "",
-            "classes": class_tables(classes_of(summary, rows)),
+            "classes": class_tables(classes_of(summary, rows), finished=bool(summary.finished)),
             "meanings": _meanings(summary),
             "settings": _settings(summary),
             "command": command,
@@ -83,7 +83,7 @@ def _facts(summary: Summary) -> str:
         f"{len(data.get('class_names', []))} classes",
         _samples(data),
         ", ".join(filter(None, models)),
-        f"{_span(epochs)} epochs",
+        f"{_span(epochs)} epoch{'s' * (epochs != [1])}",
         f"{_span(seeds)} seed{'s' * (seeds != [1])}",
     ]
     return " · ".join(filter(None, parts))

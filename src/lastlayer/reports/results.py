@@ -15,6 +15,7 @@ from lastlayer.measures import MEASURES, Measure
 from lastlayer.reports.answer import Answer, chosen_goals, decimals_of
 from lastlayer.reports.classes import MOST_CLASSES, Classes
 from lastlayer.reports.columns import SPLITS, Column, Split, TableCell, texts_of_cell
+from lastlayer.reports.evidence import nothing_finished
 from lastlayer.reports.summary import DECISIONS, FEATURES, Summary
 from lastlayer.reports.text import ARROWS
 
@@ -27,7 +28,7 @@ Interval = tuple[float, float, float]  # low, mean, high
 def answer_cards(answers: Sequence[Answer], summary: Summary) -> str:
     """One card per goal: which loss to take, why, and a chart of all losses with their intervals."""
     if not summary.finished:
-        return '<p class="headline">No run is finished: there is nothing to compare yet.</p>'
+        return f'<p class="headline">{nothing_finished(summary)}</p>'
     labels = [group.label for group in summary.groups]
     told = [answer.sentences for answer in answers]
     common = [one for one in told[0] if all(one in other for other in told)] if len(told) > 1 else []
@@ -226,8 +227,10 @@ def _cell(column: Column, cell: TableCell, more: bool) -> str:
     return f'<td data-value="{value}" class="{"more" * more}" title="{escape(by_seed)}">{escape(mean)}{below}</td>'
 
 
-def class_tables(classes: Classes | None) -> str:
+def class_tables(classes: Classes | None, *, finished: bool = True) -> str:
     """The worst classes, those that differ most between losses, and what is confused with what."""
+    if not finished:
+        return "<p>Nothing is measured yet.</p>"
     if classes is None:
         return (
             "<p>These runs did not keep their test rows, because they were made by an older version. "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from lastlayer.measures import MEASURES
 from lastlayer.reports.answer import Answer, answers, decimals_of, errors_in_words, value_in_words
 from lastlayer.reports.columns import Column, Split, texts_of_cell
+from lastlayer.reports.evidence import nothing_finished
 from lastlayer.reports.summary import Summary
 from lastlayer.reports.text import ARROWS, Layout, PrintedColumn, print_table, stdout
 
@@ -54,9 +55,9 @@ def print_tables(
         console.print()
     for sentence in shared:
         console.print(sentence, markup=False, highlight=False)
-    if not summary.finished:
-        console.print("No run is finished, so there is nothing to show yet.")
-    else:
+    if not summary.finished and not told:
+        console.print(nothing_finished(summary), highlight=False)
+    elif summary.finished:
         if summary.is_of_validation:
             console.print("Measured on validation samples alone, to choose settings: no loss is recommended by them.")
         _print_asked(console, summary, told)
