@@ -8,6 +8,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -97,6 +99,35 @@ def failing_disk() -> Callable[..., AbstractContextManager[None]]:
             yield
 
     return failing
+
+
+@pytest.fixture
+def system_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
+    """What files of the system say, by path: a test enters their text, or None for no such file."""
+    said: dict[str, str | None] = {}
+    read = Path.read_text
+
+    def told(path: Path, *rest: Any, **options: Any) -> str:
+        if str(path) not in said:
+            return read(path, *rest, **options)
+        if (text := said[str(path)]) is None:
+            raise FileNotFoundError(path)
+        return text
+
+    monkeypatch.setattr(Path, "read_text", told)
+    return said
+
+
+@pytest.fixture
+def free_memory(system_files: dict[str, str | None]) -> Callable[[int], None]:
+    """Sets how many bytes of memory the system says are free: as many as the limit of a container leaves."""
+
+    def say(free: int) -> None:
+        system_files["/proc/meminfo"] = f"MemAvailable: {1 << 50} kB\n"
+        system_files["/sys/fs/cgroup/memory.max"] = f"{free}\n"
+        system_files["/sys/fs/cgroup/memory.stat"] = "anon 0\n"
+
+    return say
 
 
 @pytest.fixture

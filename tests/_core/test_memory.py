@@ -1,7 +1,5 @@
 """Free memory: what the system says, or what is left of the limit of a container."""
 
-from pathlib import Path
-
 import pytest
 
 from lastlayer._core import memory
@@ -14,17 +12,10 @@ FILES = {
 
 
 @pytest.fixture
-def files(monkeypatch):
+def files(system_files):
     """What the files of the system say. A test may change it."""
-    there = dict(FILES)
-
-    def read(path: Path) -> str:
-        if str(path) not in there:
-            raise FileNotFoundError(path)
-        return there[str(path)]
-
-    monkeypatch.setattr(memory.Path, "read_text", read)
-    return there
+    system_files.update(FILES)
+    return system_files
 
 
 def test_the_limit_of_a_container_less_what_it_took(files):
@@ -39,6 +30,6 @@ def test_what_is_available_where_the_limit_is_higher_or_none(files):
 
 
 def test_half_of_the_memory_where_the_system_does_not_tell(files, monkeypatch):
-    del files["/proc/meminfo"]
+    files["/proc/meminfo"] = None
     monkeypatch.setattr(memory.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.__getitem__)
     assert memory.free_memory() == 4096 * 500

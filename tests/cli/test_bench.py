@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from typer.testing import CliRunner
 
 from lastlayer import losses
-from lastlayer._core import memory
 from lastlayer.cli import app
 from lastlayer.cli.bench import Inputs, on_layer, on_logits, on_whole_layer
 from lastlayer.linear_loss import Plan, plan
@@ -79,14 +78,8 @@ def test_the_files_say_the_same(tmp_path):
             assert row[name] == ("" if value is None else str(value))
 
 
-@pytest.fixture
-def free(request, monkeypatch):
-    """How many bytes of memory the machine says are free."""
-    monkeypatch.setattr(memory, "free_memory", lambda device: request.param)
-
-
-@pytest.mark.parametrize("free", [2**20], indirect=True)  # logits of 256 KB, and what is made of them
-def test_logits_that_do_not_fit_are_left_out(tmp_path, free, monkeypatch):
+def test_logits_that_do_not_fit_are_left_out(tmp_path, free_memory, monkeypatch):
+    free_memory(2**20)  # logits of 256 KB, and what is made of them
     monkeypatch.setattr(planning, "SMALL", 100)
     found, said = rows(tmp_path, "--samples", "64", "--classes", "1000", "--loss", "ce,kd")
     assert "64 x 1000 logits" in said
@@ -99,8 +92,8 @@ def test_logits_that_do_not_fit_are_left_out(tmp_path, free, monkeypatch):
     assert all(value is None for name, value in found["kd"].items() if name not in ("loss", "why"))
 
 
-@pytest.mark.parametrize("free", [1500], indirect=True)
-def test_a_dense_path_that_does_not_fit_is_not_taken(tmp_path, free):
+def test_a_dense_path_that_does_not_fit_is_not_taken(tmp_path, free_memory):
+    free_memory(1500)
     found, _ = rows(tmp_path, "--loss", "ce")
     assert (found["ce"]["path"], found["ce"]["linear_milliseconds"]) == ("dense", None)
 

@@ -38,14 +38,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Sets how many bytes of memory the machine says are free."""
-    return lambda free: monkeypatch.setattr(image_cache, "free_memory", lambda: free)
-
-
-@pytest.fixture
-def no_memory(memory: Callable[[int], None]) -> None:
-    memory(0)
+def no_memory(free_memory: Callable[[int], None]) -> None:
+    free_memory(0)
 
 
 def rows(inputs: torch.Tensor | MappedImages) -> torch.Tensor:
@@ -53,11 +47,11 @@ def rows(inputs: torch.Tensor | MappedImages) -> torch.Tensor:
 
 
 @pytest.fixture
-def both_ways(folder: Path, memory: Callable[[int], None]) -> tuple[data.Dataset, data.Dataset]:
+def both_ways(folder: Path, free_memory: Callable[[int], None]) -> tuple[data.Dataset, data.Dataset]:
     """The same folder in memory and in a file."""
-    memory(1 << 40)
+    free_memory(1 << 40)
     inside = data.load(folder)
-    memory(0)
+    free_memory(0)
     outside = data.load(folder)
     assert isinstance(inside.train.inputs, torch.Tensor)
     assert isinstance(outside.train.inputs, MappedImages)
@@ -103,7 +97,7 @@ def test_versions_of_a_mapped_set_stay_in_the_file(both_ways: tuple[data.Dataset
                 assert torch.equal(other.target, one.target)
 
 
-def test_training_gives_the_same_bits(folder: Path, memory: Callable[[int], None]) -> None:
+def test_training_gives_the_same_bits(folder: Path, free_memory: Callable[[int], None]) -> None:
     trial = Trial(
         data=DataChoice(str(folder), {"size": 6}, holdout=0.2),
         model=ModelChoice("mlp", {"width": 8}),
@@ -114,7 +108,7 @@ def test_training_gives_the_same_bits(folder: Path, memory: Callable[[int], None
     )
     results = []
     for free in (1 << 40, 0):
-        memory(free)
+        free_memory(free)
         results.append(finish_fit(fit(trial)))
     for part in ("train", "test", "validation"):
         assert results[0]["measures"][part] == results[1]["measures"][part]

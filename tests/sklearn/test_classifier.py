@@ -96,8 +96,8 @@ def test_sparse_inputs_give_what_dense_ones_give():
         np.testing.assert_allclose(sparse.predict_proba(csr_matrix(table)), dense.predict_proba(table), atol=1e-6)
 
 
-def test_sparse_inputs_that_do_not_fit_are_refused(monkeypatch):
-    monkeypatch.setattr("lastlayer.sklearn.inputs.free_memory", lambda: 4_000)
+def test_sparse_inputs_that_do_not_fit_are_refused(free_memory):
+    free_memory(4_000)
     with pytest.raises(ValueError, match=r"sparse inputs \(150, 4\) made dense would take 4,800 bytes"):
         classifier(solver="lbfgs").fit(csr_matrix(X), Y)
 

@@ -57,8 +57,8 @@ def test_weights_of_classes():
         with_class_weight({"a": 0, "b": 0}, classes, labels, ones)
 
 
-def test_what_does_not_fit_is_refused_with_its_size(monkeypatch):
-    monkeypatch.setattr("lastlayer.sklearn.inputs.free_memory", lambda: 7_999)
+def test_what_does_not_fit_is_refused_with_its_size(free_memory):
+    free_memory(7_999)
     check_room(999, "it", "")
     with pytest.raises(ValueError, match="8,000 bytes, but 7,999 are free: do less"):
         check_room(1000, "it", "do less")

@@ -56,8 +56,8 @@ def test_the_stated_error_is_small_for_float32():
     assert finer.auprc_error < result.auprc_error / 8
 
 
-def test_histograms_beyond_the_memory_are_refused_before_they_are_made(monkeypatch):
-    monkeypatch.setattr("lastlayer.tasks.metrics.free_memory", lambda device: 2 * 10 * 2**20 - 1)
+def test_histograms_beyond_the_memory_are_refused_before_they_are_made(free_memory):
+    free_memory(2 * 10 * 2**20 - 1)
     SingleLogitMetrics(9)
     with pytest.raises(MemoryError, match=r"10 classes with 16 bits take 20,971,520 bytes, but 20,971,519 are free"):
         SingleLogitMetrics(10)
