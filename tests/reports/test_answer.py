@@ -238,6 +238,11 @@ def entry(**changed: Any) -> dict[str, Any]:
             "Each loss was tuned over rates; 9 settings were tried per loss.",
         ),
         (
+            {"ce": entry(widened=True), "sln": entry(widened=True)},
+            "Accuracy: ",
+            "For ce and sln the grid was widened once, because the best setting lay at its edge.",
+        ),
+        (
             {"ce": entry(edge=True), "sln": entry()},
             "Accuracy: ",
             "For ce the best setting lies at the edge of what was tried.",

@@ -245,6 +245,7 @@ def _facts(choices: Sequence[Choice], names: Sequence[str], over: str) -> dict[s
         "weight_decay": [choice.optimiser.weight_decay for choice in choices],
         "tuned": list(names),
         "tried": max(choice.tried for choice in choices),
+        "widened": any(choice.widened for choice in choices),
         "edge": any(choice.edge for choice in choices),
         "over": over,
         "why_not": "all settings that were tried failed" if failed else "",

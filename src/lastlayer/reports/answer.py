@@ -465,6 +465,8 @@ def _about_tuning(summary: Summary) -> list[str]:
     for why, labels in reasons.items():
         who = "all losses" if len(labels) == len(summary.groups) else _some(labels)
         sentences.append(f"Learning rate and weight decay of {who} were not tuned{f': {why}' * bool(why)}.")
+    if wider := [label for label, each in tuned.items() if each.get("widened")]:
+        sentences.append(f"For {_some(wider)} the grid was widened once, because the best setting lay at its edge.")
     if edges := [label for label, each in tuned.items() if each.get("edge")]:
         sentences.append(f"For {_some(edges)} the best setting lies at the edge of what was tried.")
     return sentences
