@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lastlayer import losses
+from lastlayer import losses, runners
+from lastlayer._core.registry import import_all
 from lastlayer.linear_loss import Plan, linear_loss
 from lastlayer.training import LossChoice, Trial
 from tests.test_docs import names, rows
@@ -47,6 +48,7 @@ def sections() -> dict[str, list[str]]:
 @pytest.fixture(autouse=True)
 def registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of the registries for the time of a test."""
+    import_all(runners)  # which are found when one is first asked for: here they would go with the copy
     for module, attribute in REGISTRIES.items():
         part = importlib.import_module(module)
         monkeypatch.setattr(part, attribute, copy.deepcopy(getattr(part, attribute)))
